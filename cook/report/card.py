@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from cook.formats.naming import model_stem
@@ -25,14 +24,18 @@ from cook.report.commands import (
     shell,
     value_of,
 )
-from cook.report.compared import Basis, Scored, at_common_setting, kind_of
-from cook.report.markdown import code, fenced, head, row, text
-from cook.report.numbers import counts, divergence, number, perplexity, tokens_per_s
+from cook.report.compared import at_common_setting, kind_of, picked
+from cook.report.document import Cells, figures
+from cook.report.markdown import code, fenced, table_text, text
+from cook.report.numbers import counts, number, perplexity, tokens_per_s
 from cook.report.public import public
 from cook.report.speedups import DECODE, drafts_at_their_best, speed_notes, speed_of
+from cook.report.table import QUALITY, REPLAYED, quality_cells
 from cook.units import short_size
 
 MARK = "<!-- written by cook publish -->"
+MOST_WARNINGS = 12
+_SPEEDS = ("end-to-end t/s", "end-to-end speedup", "decode t/s", "figures")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def published(record: Record, facts: CardFacts) -> Record:
         step, made = steps[0] if steps else None, quantize_command(steps[0]) if steps else None
         if step is None or made is None:
             continue
-        name = _whole_name(facts.files[draft.quant])
+        name = f"{model_stem(Path(facts.files[draft.quant][0]))}.gguf"  # of all shards
         if len(steps) > 1 and (less := quantize_command(steps[-1])) is not None:
             names[less.output] = name
             name = f"{facts.title}-{draft.quant.partition(' ')[0]}.gguf"  # the whole quant's
@@ -98,30 +101,23 @@ def published(record: Record, facts: CardFacts) -> Record:
     return public(record, names)
 
 
-def _whole_name(files: Sequence[str]) -> str:
-    """What the one file is called that the shards ``files`` are of."""
-    return f"{model_stem(Path(files[0]))}.gguf"
-
-
 def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
     import yaml
 
-    flavours = sorted(
-        {record.engines[d.engine].flavour for d in drafts if d.engine in record.engines}
-    )
-    matter: dict[str, Any] = {}
-    if facts.quantized_by:
-        matter["quantized_by"] = facts.quantized_by
-    matter["pipeline_tag"] = "text-generation"
-    if facts.base_model:
-        matter["base_model"] = facts.base_model
-        matter["base_model_relation"] = "quantized"
-    if facts.license:
-        matter["license"] = facts.license
-    matter["library_name"] = "gguf"
-    imatrix = ["imatrix"] if any(_uses_imatrix(record, d) for d in drafts) else []
-    matter["tags"] = ["gguf", *imatrix, *map(str, flavours), "speculative-decoding", "cook"]
-    found: str = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
+    flavours = {record.engines[d.engine].flavour for d in drafts if d.engine in record.engines}
+    made = [quantize_command(step) for d in drafts for step in making_steps(record, d)]
+    imatrix = ["imatrix"] if any(one is not None and one.imatrix for one in made) else []
+    matter: dict[str, object] = {
+        "quantized_by": facts.quantized_by,
+        "pipeline_tag": "text-generation",
+        "base_model": facts.base_model,
+        "base_model_relation": "quantized" if facts.base_model else None,
+        "license": facts.license,
+        "library_name": "gguf",
+        "tags": ["gguf", *imatrix, *sorted(map(str, flavours)), "speculative-decoding", "cook"],
+    }
+    known = {key: value for key, value in matter.items() if value}
+    found: str = yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1000)
     return f"---\n{found}---"
 
 
@@ -153,8 +149,7 @@ def _introduction(record: Record, facts: CardFacts) -> str:
 def _pick(record: Record, facts: CardFacts) -> str:
     if not record.candidates:
         return ""
-    pick = f"## Pick\n\n{text(record.pick.sentence)}"
-    chosen = record.candidate(record.pick.candidate) if record.pick.candidate else None
+    pick, chosen = f"## Pick\n\n{text(record.pick.sentence)}", picked(record)
     if chosen is None or not chosen.command or chosen.draft not in facts.files:
         return pick
     return f"{pick}\n\n{fenced(shell(server_command(chosen.command)), 'bash')}"
@@ -172,64 +167,40 @@ def _warnings(record: Record) -> str:
     return "## Warnings\n\n" + "\n".join(lines)
 
 
-MOST_WARNINGS = 12
-_QUALITY = (
-    ("quant", "left"),
-    *((t, "right") for t in ("size", "bpw", "PPL", "KLD")),
-)
-_SPEEDS = ("end-to-end t/s", "end-to-end speedup", "decode t/s")
-
-
 def _table(record: Record, drafts: Sequence[Draft]) -> str:
     """A row a quant at its best draft length, and no draft of every engine."""
-    rows = {row.candidate.draft: row.candidate for row in drafts_at_their_best(record)}
+    best = {row.candidate.draft: row.candidate for row in drafts_at_their_best(record)}
     kind = kind_of(record)
     chosen, every = at_common_setting(record, kind)  # acceptance falls with the draft's length
-    titles = [*_QUALITY]
-    if record.candidates:
-        at = f" at {text(chosen)}" if chosen else ""
-        titles += [(f"acceptance{at}", "right"), ("best draft length", "right")]
-        titles += [*((t, "right") for t in _SPEEDS), ("figures", "left")]
-    counted = {one.candidate.draft: one for one in every}
-    lines = []
+    counted = {one.candidate.draft: one.figures for one in every}
+    acceptance = f"acceptance at {chosen}" if chosen else "acceptance"
+    quality = ("quant", "size", *QUALITY)
+    titles = (*quality, acceptance, "best draft length", *_SPEEDS)
+    rows = []
     for draft in drafts:
-        cells = [
-            draft.quant,
-            short_size(draft.file_bytes),
-            number(draft.bpw, ".2f"),
-            perplexity(draft.quality),
-            divergence(draft.quality),
-        ]
-        if record.candidates:
-            found = rows.get(draft.quant)
-            cells += [_acceptance(counted.get(draft.quant), kind), _settings(found)]
-            cells += _speed_cells(record, found)
-        lines.append(_cells(*cells))
+        candidate, found = best.get(draft.quant), counted.get(draft.quant)
+        rate = number(found.acceptance_rate, ".1%") if found else None
+        rows.append(
+            (
+                draft.quant,
+                short_size(draft.file_bytes),
+                *quality_cells(draft),
+                f"{'' if kind == 'live' else REPLAYED}{rate} ({counts(found)})" if rate else None,
+                _settings(candidate),
+                *_speeds(record, candidate),
+            )
+        )
     for bare in (c for c in record.candidates if c.draft is None):
-        lines.append(_cells(bare.name, *[None] * 6, *_speed_cells(record, bare)))
-    parts = ["\n".join(["## Quants", "", head(titles), *lines])]
+        rows.append((bare.name, *[None] * 6, *_speeds(record, bare)))
+    table = figures(titles, rows, title=None, words=("figures",))
+    parts = ["## Quants", table_text(table if record.candidates else table.only(quality))]
     if record.source_quality is not None:
         parts.append(f"Unquantized, on the same text: PPL {perplexity(record.source_quality)}.")
-    notes = [f"{note}." for note in speed_notes(record)] if record.candidates else []
-    if notes:
-        parts.append(text(" ".join(notes)))
-    if any(one.candidate.draft in {d.quant for d in drafts} for one in every) and (
-        kind == "predicted"
-    ):
+    if record.candidates:
+        parts.append(text(" ".join(f"{note}." for note in speed_notes(record))))
+    if kind == "predicted" and counted.keys() & {draft.quant for draft in drafts}:
         parts.append(f"{REPLAYED} counted by replaying the target's own tokens, not in a live run.")
-    return "\n\n".join(parts)
-
-
-REPLAYED = "~"
-"""Before counts of a replay."""
-
-
-def _acceptance(one: Scored | None, kind: Basis) -> str | None:
-    """The rate with its counts."""
-    rate = number(one.figures.acceptance_rate, ".1%") if one else None
-    if one is None or rate is None:
-        return None
-    return f"{'' if kind == 'live' else REPLAYED}{rate} ({counts(one.figures)})"
+    return "\n\n".join(part for part in parts if part)
 
 
 def _settings(candidate: Candidate | None) -> str | None:
@@ -243,17 +214,14 @@ def _settings(candidate: Candidate | None) -> str | None:
     return words + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
 
 
-def _speed_cells(record: Record, candidate: Candidate | None) -> list[str | None]:
+def _speeds(record: Record, candidate: Candidate | None) -> Cells:
+    """Under :data:`_SPEEDS`."""
     whole = speed_of(record, candidate) if candidate is not None else None
     if candidate is None or whole is None:
-        return [None] * (len(_SPEEDS) + 1)
+        return (None,) * len(_SPEEDS)
     decode = speed_of(record, candidate, DECODE)
-    return [
-        tokens_per_s(whole.tokens_per_s),
-        whole.text,
-        tokens_per_s(decode.tokens_per_s) if decode is not None else None,
-        whole.kind,
-    ]
+    decode_speed = tokens_per_s(decode.tokens_per_s) if decode is not None else None
+    return tokens_per_s(whole.tokens_per_s), whole.text, decode_speed, whole.kind
 
 
 def _method(record: Record) -> str:
@@ -314,17 +282,9 @@ def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
 
 
 def _files(facts: CardFacts) -> str:
-    lines = ["## Files", "", "- `recipe.yaml`: cook's recipe, whole: `cook build recipe.yaml`"]
-    lines.append("- `record.json`: every figure with its counts, intervals, commands and hashes")
-    if facts.imatrix:
-        lines.append(f"- {code(facts.imatrix)}: the importance matrix")
-    return "\n".join(lines)
-
-
-def _uses_imatrix(record: Record, draft: Draft) -> bool:
-    made = [quantize_command(step) for step in making_steps(record, draft)]
-    return any(one is not None and one.imatrix is not None for one in made)
-
-
-def _cells(*cells: str | None) -> str:
-    return row(text(cell) if cell is not None else None for cell in cells)
+    lines = [
+        "- `recipe.yaml`: cook's recipe, whole: `cook build recipe.yaml`",
+        "- `record.json`: every figure with its counts, intervals, commands and hashes",
+        *([f"- {code(facts.imatrix)}: the importance matrix"] if facts.imatrix else []),
+    ]
+    return "## Files\n\n" + "\n".join(lines)

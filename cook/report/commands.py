@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -40,11 +40,8 @@ class QuantizeCommand:
 
 def quantize_step(record: Record, draft: Draft) -> StepRecord | None:
     """The step that made ``draft``; None for a file that cook was given."""
-    made = (s for s in record.steps if s.kind in _MAKING and quantize_command(s))
-    return next((s for s in made if s.key == draft.key), None)
-
-
-_MAKING = ("quantize", "head", "reduce")
+    made = (s for s in record.steps if s.kind in ("quantize", "head", "reduce"))
+    return next((s for s in made if s.key == draft.key and quantize_command(s)), None)
 
 
 def making_steps(record: Record, draft: Draft) -> tuple[StepRecord, ...]:
@@ -89,14 +86,8 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 def ran_as(words: Sequence[str]) -> tuple[str, ...]:
     """A command as it ran, without the address and the key that cook gave a server."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word in OWN:
-            next(rest, None)
-        else:
-            kept.append(word)
-    return tuple(kept)
+    before = ("", *words)
+    return tuple(w for was, w in zip(before, words, strict=False) if not {was, w} & {*OWN})
 
 
 def server_command(words: Sequence[str]) -> tuple[str, ...]:
@@ -136,66 +127,44 @@ def shell(words: Sequence[str]) -> str:
 def script(comment: str, matrices: Sequence[StepRecord], steps: Sequence[StepRecord]) -> str:
     """One bash script of the steps that made importance matrices and quants: the source is named
     once, threads are those of whoever runs it, rules stand one a line."""
-    names = _Shared(steps)
+    sources = dict.fromkeys(made.source for s in steps if (made := quantize_command(s)))
+    names = {word: f"model{n if n > 1 else ''}" for n, word in enumerate(sources, 1)}
     lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", "set -euo pipefail", ""]
-    lines += [*names.lines, 'threads="$(nproc)"', ""]
+    lines += [f"{name}={shlex.quote(word)}" for word, name in names.items()]
+    lines += ['threads="$(nproc)"', ""]
     for step in matrices:
-        lines += ["# the importance matrix", *_command(step.command, names, _imatrix_threads), ""]
+        words = step.command  # a recipe may have its threads once more
+        places = {place for place, word in enumerate(words, 1) if word in ("-t", "--threads")}
+        lines += ["# the importance matrix", *_script_lines(words, names, places), ""]
     for step in steps:
-        lines += _command(step.command, names, _last)
-        lines.append("")
+        last = {len(step.command) - 1} if step.command[-1].isdigit() else set()
+        lines += [*_script_lines(step.command, names, last), ""]
     return "\n".join(lines).rstrip("\n")
 
 
-class _Shared:
-    """Variables for the words that all steps have in common: their source."""
-
-    def __init__(self, steps: Sequence[StepRecord]) -> None:
-        found = dict.fromkeys(made.source for s in steps if (made := quantize_command(s)))
-        names = ["model", *(f"model{i}" for i in range(2, len(found) + 1))]
-        self._names = dict(zip(found, names, strict=False))
-        self.lines = [f"{name}={shlex.quote(word)}" for word, name in self._names.items()]
-
-    def quoted(self, word: str) -> str:
-        name = self._names.get(word)
-        return f'"${name}"' if name is not None else shlex.quote(word)
-
-
-def _last(words: Sequence[str]) -> frozenset[int]:
-    """Where llama-quantize has its threads."""
-    return frozenset({len(words) - 1}) if words[-1].isdigit() else frozenset()
-
-
-def _imatrix_threads(words: Sequence[str]) -> frozenset[int]:
-    """Where llama-imatrix has its threads; a recipe may have them once more."""
-    places = (place for place, word in enumerate(words, 1) if word in ("-t", "--threads"))
-    return frozenset(places)
-
-
-def _command(
-    words: Sequence[str], names: _Shared, threads_of: Callable[[Sequence[str]], frozenset[int]]
+def _script_lines(
+    words: Sequence[str], names: Mapping[str, str], threads: Collection[int]
 ) -> list[str]:
-    """The command's lines, before it a variable for each block of rules."""
+    """A command's lines, before it a variable for each block of rules.
+
+    ``names``: variables that hold words; ``threads``: places of words that are threads.
+    """
     lines: list[str] = []
     quoted: list[str] = []
-    threads = threads_of(words)
     blocks = 0
-    before = ""
     for place, word in enumerate(words):
-        if before == _CUSTOM:
+        if place and words[place - 1] == _CUSTOM:
             blocks += 1
             name = "custom" if blocks == 1 else f"custom{blocks}"
             lines += [
                 f"{name}={shlex.quote(chr(10).join(['', *word.split(','), '']))}",
                 f"{name}=$(printf '%s' \"${name}\" | {_JOIN})",
             ]
-            quoted.append(f'"${name}"')
         else:
-            quoted.append('"$threads"' if place in threads else names.quoted(word))
-        before = word
+            name = "threads" if place in threads else names.get(word, "")
+        quoted.append(f'"${name}"' if name else shlex.quote(word))
     texts = iter(quoted)
-    lines.append(_continued(by_option(words, lambda _: next(texts))))
-    return lines
+    return [*lines, _continued(by_option(words, lambda _: next(texts)))]
 
 
 def _continued(lines: Sequence[str]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from cook.record.measured import Figures, OutputCheck, PromptFigures
+from cook.record.measured import Figures, PromptFigures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
 from cook.report.document import Text
@@ -19,12 +18,14 @@ Basis = Literal["live", "predicted"]
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate with the figures that it is compared by."""
+    """A candidate with its figures of one kind, in all, by category and by prompt."""
 
     candidate: Candidate
-    figures: Figures
     draft: str
     """The draft's label, as :func:`draft_label` gives it."""
+    figures: Figures
+    categories: Mapping[str, Figures]
+    prompts: PromptFigures | None
 
     @property
     def name(self) -> str:
@@ -47,53 +48,36 @@ def kind_of(record: Record) -> Basis:
     return "predicted" if predicted > live else "live"
 
 
-def figures_of(candidate: Candidate, kind: Basis) -> Figures | None:
-    """The candidate's figures of that kind."""
+def scored_as(record: Record, candidate: Candidate, kind: Basis) -> Scored | None:
+    """The candidate with its figures of that kind; None where it has none."""
+    draft = draft_label(record, candidate.draft or "no draft", candidate.engine)
     if kind == "live":
-        return candidate.live
-    return candidate.predicted.figures if candidate.predicted else None
-
-
-def categories_of(candidate: Candidate, kind: Basis) -> dict[str, Figures]:
-    """The same by category."""
-    if kind == "live":
-        return candidate.categories
-    return candidate.predicted.categories if candidate.predicted else {}
-
-
-def prompts_of(candidate: Candidate, kind: Basis) -> PromptFigures | None:
-    """The same by prompt."""
-    if kind == "live":
-        return candidate.prompts
-    return candidate.predicted.prompts if candidate.predicted else None
+        found, categories, prompts = candidate.live, candidate.categories, candidate.prompts
+        return Scored(candidate, draft, found, categories, prompts) if found is not None else None
+    guess = candidate.predicted
+    if guess is None:
+        return None
+    return Scored(candidate, draft, guess.figures, guess.categories, guess.prompts)
 
 
 def scored(record: Record, kind: Basis) -> list[Scored]:
     """Drafting candidates that have figures, in the record's order."""
-    found = ((c, figures_of(c, kind)) for c in record.candidates if c.draft is not None)
-    return [
-        Scored(c, f, draft_label(record, c.draft or "", c.engine))
-        for c, f in found
-        if f is not None
-    ]
-
-
-def value(figures: Figures, maximize: str) -> float:
-    """The figure that the recipe maximizes; -inf where there is none."""
-    found = Objective(maximize).of(figures) if maximize in tuple(Objective) else None
-    usable = finite(found)
-    return usable if usable is not None else float("-inf")
+    found = (scored_as(record, c, kind) for c in record.candidates if c.draft is not None)
+    return [one for one in found if one is not None]
 
 
 def best_of_each(record: Record, kind: Basis) -> list[Scored]:
-    """Each draft at its best setting, best first."""
+    """Each draft at its best setting by what the recipe maximizes, best first."""
+    known = record.pick.maximize in tuple(Objective)
+
+    def value(one: Scored) -> float:
+        found = finite(Objective(record.pick.maximize).of(one.figures)) if known else None
+        return found if found is not None else float("-inf")
+
     best: dict[str, Scored] = {}
-    for one in scored(record, kind):
-        mine = value(one.figures, record.pick.maximize)
-        rival = best.get(one.draft)
-        if rival is None or mine > value(rival.figures, record.pick.maximize):
-            best[one.draft] = one
-    return sorted(best.values(), key=lambda s: -value(s.figures, record.pick.maximize))
+    for one in sorted(scored(record, kind), key=value, reverse=True):
+        best.setdefault(one.draft, one)
+    return [*best.values()]
 
 
 def setting(record: Record, candidate: Candidate) -> str:
@@ -119,23 +103,20 @@ def at_common_setting(record: Record, kind: Basis) -> tuple[str, list[Scored]]:
     Acceptance compares drafts only at the same settings. Among settings that serve as many
     drafts, the pick's own comes first, then the shorter draft.
     """
-    every = [s for s in scored(record, kind) if s.figures.acceptance_rate is not None]
-    drafts = Counter(setting(record, s.candidate) for s in every)
-    if not drafts:
-        return "", []
+    settings: dict[str, list[Scored]] = {}
+    for one in scored(record, kind):
+        if one.figures.acceptance_rate is not None:
+            settings.setdefault(setting(record, one.candidate), []).append(one)
     winner = picked(record)
     own = setting(record, winner) if winner else ""
 
     def place(name: str) -> tuple[int, bool, int, str]:
-        lengths = [
-            s.candidate.settings.n_max
-            for s in every
-            if s.candidate.settings and setting(record, s.candidate) == name
-        ]
-        return -drafts[name], name != own, min(lengths, default=0), name
+        found = [one.candidate.settings for one in settings[name]]
+        lengths = [one.n_max for one in found if one is not None]
+        return -len(found), name != own, min(lengths, default=0), name
 
-    chosen = min(drafts, key=place)
-    return chosen, [s for s in every if setting(record, s.candidate) == chosen]
+    chosen = min(settings, key=place, default="")
+    return chosen, settings.get(chosen, [])
 
 
 def draft_label(record: Record, quant: str, engine: str) -> str:
@@ -170,16 +151,6 @@ def picked_draft(record: Record) -> str | None:
     if winner is None or winner.draft is None:
         return None
     return draft_label(record, winner.draft, winner.engine)
-
-
-def partings(check: OutputCheck) -> list[str]:
-    """How the replies that differ from those without a draft part from them."""
-    kinds = (
-        (check.near_ties, "part at a near tie"),
-        (check.material, "at a larger gap"),
-        (check.unknown, "unknown"),
-    )
-    return [f"{count} {what}" for count, what in kinds if count]
 
 
 def named(names: Iterable[str], most: int = 4, longest: int = 60) -> str:

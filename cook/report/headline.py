@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from cook.record.record import Candidate, Pick, Record
 from cook.report.commands import server_command
@@ -26,30 +27,33 @@ def headline(record: Record) -> Headline:
     return Headline(
         title=winner.name if winner.draft else winner.name[:1].upper() + winner.name[1:],
         why=record.pick.sentence,
-        facts=tuple(f for f in _facts(record, winner) if f is not None),
+        facts=tuple(_facts(record, winner)),
         command=shlex.join(server_command(winner.command)) if winner.command else None,
         command_absent=None if winner.command else "the pick did not run live",
         warnings=warnings,
     )
 
 
-def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
-    return [
-        _speedup(record, winner),
-        _speed(record, winner),
-        _confidence(record.pick),
-        _acceptance(winner),
-        _size(record, winner),
-        _candidates(record),
-    ]
+def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
+    yield from _speedup(record, winner) if winner.draft is not None else _best_draft(record)
+    yield from _speed(record, winner)
+    yield from _confidence(record.pick)
+    found = winner.live or (winner.predicted.figures if winner.predicted else None)
+    if found is not None and (rate := finite(found.acceptance_rate)) is not None:
+        length = finite(found.acceptance_length)
+        note = f"{found.accepted}/{found.drafted}"
+        note += f", {length:.2f} tokens a cycle" if length is not None else ""
+        yield Fact("acceptance", f"{rate:.1%}", note)
+    draft = draft_of(record, winner)
+    if draft is not None and (file := size(draft.file_bytes)) is not None:
+        yield Fact("draft file", file, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
+    yield _candidates(record)
 
 
-def _speedup(record: Record, winner: Candidate) -> Fact | None:
-    if winner.draft is None:
-        return _best_draft(record)
+def _speedup(record: Record, winner: Candidate) -> Iterator[Fact]:
     found = speed_of(record, winner)
     if found is None or found.speedup is None:
-        return None
+        return
     note = "over no draft"
     if winner.live is not None:
         note += f", live on {plural(winner.live.requests, 'request')}"
@@ -60,22 +64,21 @@ def _speedup(record: Record, winner: Candidate) -> Fact | None:
         low, high = found.interval.low, found.interval.high
         note += f"; {low:.2f} to {high:.2f} on other such prompts"
         note += f" ({found.interval.confidence:.0%})"
-    return Fact("end-to-end speedup", f"{found.speedup:.2f}x", note)
+    yield Fact("end-to-end speedup", f"{found.speedup:.2f}x", note)
 
 
-def _best_draft(record: Record) -> Fact | None:
+def _best_draft(record: Record) -> Iterator[Fact]:
     """What the best draft would have made of it, where none won."""
     objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
     speeds = ((speed_of(record, c, objective), c.name) for c in record.candidates if c.draft)
     ratios = [(s.speedup, name) for s, name in speeds if s is not None and s.speedup is not None]
-    if not ratios:
-        return None
-    ratio, name = max(ratios)
-    what = "end-to-end" if objective is WHOLE else "decode"
-    return Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
+    if ratios:
+        ratio, name = max(ratios)
+        what = "end-to-end" if objective is WHOLE else "decode"
+        yield Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
 
 
-def _speed(record: Record, winner: Candidate) -> Fact | None:
+def _speed(record: Record, winner: Candidate) -> Iterator[Fact]:
     whole, decode = (speed_of(record, winner, one) for one in (WHOLE, DECODE))
     parts = [] if winner.live is not None else ["predicted"]
     if record.pick.maximize == WHOLE.value:
@@ -85,51 +88,31 @@ def _speed(record: Record, winner: Candidate) -> Fact | None:
         found, label = decode, "decode speed"
         if found is not None and found.speedup is not None and winner.draft is not None:
             parts.append(f"{found.speedup:.2f}x over no draft")
-    if found is None:
-        return None
-    return Fact(label, f"{tokens_per_s(found.tokens_per_s)} t/s", ", ".join(parts))
+    if found is not None:
+        yield Fact(label, f"{tokens_per_s(found.tokens_per_s)} t/s", ", ".join(parts))
 
 
-def _confidence(pick: Pick) -> Fact | None:
+def _confidence(pick: Pick) -> Iterator[Fact]:
     """Decided, or the pair that is open, how it compares and what would decide it."""
     if pick.leader is None:
-        return None
-    sure = f"{pick.confidence:.0%}"
+        return
+    sure, margin = f"{pick.confidence:.0%}", f"{100 * pick.margin:g}%"
     rival = clipped(pick.rival, 50) if pick.rival is not None else None
     leader = clipped(pick.leader, 50)
-    if not pick.decided:
-        if rival is None or pick.rival_low is None or pick.rival_high is None:
-            return Fact("confidence", "Undecided", "too little was measured")
+    if pick.decided and pick.leader != pick.candidate:
+        note = f"{sure}: within {margin} of {leader}, the best"
+    elif pick.decided:
+        note = f"{sure}: nothing is more than {margin} better"
+        note += f"; the nearest is {rival}" if rival else ""
+    elif rival is None or pick.rival_low is None or pick.rival_high is None:
+        note = "too little was measured"
+    else:
         note = f"{rival}: {pick.rival_low - 1:+.1%} to {pick.rival_high - 1:+.1%} of {leader}"
         note += f" ({sure})"
         if pick.seconds_to_decide is not None:
             minutes = max(1, round(pick.seconds_to_decide / 60))
             note += f"; about {plural(minutes, 'minute')} more would decide"
-        return Fact("confidence", "Undecided", note)
-    margin = f"{100 * pick.margin:g}%"
-    if pick.leader != pick.candidate:
-        return Fact("confidence", "Decided", f"{sure}: within {margin} of {leader}, the best")
-    note = f"{sure}: nothing is more than {margin} better"
-    return Fact("confidence", "Decided", f"{note}; the nearest is {rival}" if rival else note)
-
-
-def _acceptance(winner: Candidate) -> Fact | None:
-    found = winner.live or (winner.predicted.figures if winner.predicted else None)
-    rate = finite(found.acceptance_rate) if found else None
-    if found is None or rate is None:
-        return None
-    length = finite(found.acceptance_length)
-    note = f"{found.accepted}/{found.drafted}"
-    note += f", {length:.2f} tokens a cycle" if length is not None else ""
-    return Fact("acceptance", f"{rate:.1%}", note)
-
-
-def _size(record: Record, winner: Candidate) -> Fact | None:
-    draft = draft_of(record, winner)
-    file = size(draft.file_bytes) if draft else None
-    if draft is None or file is None:
-        return None
-    return Fact("draft file", file, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
+    yield Fact("confidence", "Decided" if pick.decided else "Undecided", note)
 
 
 def _candidates(record: Record) -> Fact:

@@ -110,7 +110,7 @@ def _block(block: Block, plots: PurePath | None) -> str:
     if isinstance(block, Code):
         return _folded(block.title, fenced(block.text))
     if isinstance(block, Table):
-        return _folded(block.title if plots is not None else None, _table(block))
+        return _folded(block.title if plots is not None else None, table_text(block))
     return _picture(block, plots)
 
 
@@ -120,7 +120,8 @@ def _folded(title: str | None, body: str) -> str:
     return f"<details><summary>{text(title)}</summary>\n\n{body}\n\n</details>"
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """The lines of a table, and its caption below."""
     lines = [head(table.columns)]
     for index, cells in enumerate(table.rows):
         shown = [text(cell) if cell is not None else None for cell in cells]

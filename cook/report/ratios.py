@@ -47,21 +47,20 @@ def speed_interval(
 
 
 def speed_ratios(
-    one: PromptFigures, other: PromptFigures, category: str
+    one: PromptFigures,
+    other: PromptFigures,
+    *,
+    category: str | None = None,
+    among: Collection[RequestKey] | None = None,
 ) -> tuple[float | None, list[float]]:
-    """End-to-end speed of ``one`` over ``other``'s: of all requests of a category that both had,
-    and of each."""
-    pairs = common(prompt_runs(one, category), prompt_runs(other, category))
-    pairs = [(a, b) for a, b in pairs if a.predicted_n > 1 and b.predicted_n > 1]
+    """End-to-end speed of ``one`` over ``other``'s: of all requests that both had, or those of a
+    category or ``among`` them, and of each."""
+    pairs = [
+        (a, b)
+        for a, b in common(prompt_runs(one, category), prompt_runs(other, category))
+        if a.predicted_n > 1 and b.predicted_n > 1 and (among is None or (a.id, a.block) in among)
+    ]
     return _ratio(pairs), [ratio for pair in pairs if (ratio := _ratio([pair])) is not None]
-
-
-def speed_ratio_among(
-    one: PromptFigures, other: PromptFigures, among: Collection[RequestKey]
-) -> float | None:
-    """The same of the requests ``among`` those that both had."""
-    pairs = common(prompt_runs(one), prompt_runs(other))
-    return _ratio([(a, b) for a, b in pairs if (a.id, a.block) in among])
 
 
 def _ratio(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import log2
 
-from cook.record.measured import Interval
 from cook.record.search_record import Finalist, SearchRecord
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
@@ -16,7 +15,7 @@ from cook.report.layer_map import LayerCell, LayerMap, map_plot, shade_of
 from cook.units import short_size
 
 MOST_LABELS = 12
-BESIDE = 0.012
+APART = 0.012
 """Of the largest size: how far apart finalists of one size stand."""
 MOST_TIMES = 16.0
 """Times what bits would earn elsewhere, beyond which a map is no darker."""
@@ -138,9 +137,8 @@ def _draw_front(
             zorder=1,
             label="the front, predicted",
         )
-    axes.axvline(
-        record.aim.max_bytes / unit, color=sheet.colour("ink"), linestyle=":", linewidth=1.2
-    )
+    ink = sheet.colour("ink")
+    axes.axvline(record.aim.max_bytes / unit, color=ink, linestyle=":", linewidth=1.2)
     if record.enough_bytes is not None and line:
         axes.axvspan(
             record.enough_bytes / unit,
@@ -152,16 +150,18 @@ def _draw_front(
             label=f"less than {record.aim.margin:.0%} to gain",
         )
     families = list(dict.fromkeys(f.family for f, _ in points))
-    places = _beside([f.size_bytes / unit for f, _ in points])
+    places = _apart([f.size_bytes / unit for f, _ in points])
+    heights = []
     for (finalist, length), x in zip(points, places, strict=True):
         colour, _ = sheet.series(families.index(finalist.family))
-        ends = _ends(finalist.acceptance_length, length)
+        found = finalist.acceptance_length
+        ends = (found.low, found.high) if found is not None else (length, length)
+        heights += ends
         sheet.point(axes, x, length, colour, live=finalist.family == "found", y_ends=ends)
     axes.margins(x=0.12, y=0.15)
     if line:  # as much of the front as lies about the finalists
         low, high = 0.7 * min(places), 1.5 * max(places)
-        near = [length for size, length in line if low <= size / unit <= high]
-        heights = [*near, *(e for f, n in points for e in _ends(f.acceptance_length, n))]
+        heights += [length for size, length in line if low <= size / unit <= high]
         room = 0.1 * (max(heights) - min(heights)) or 0.1
         axes.set_xlim(low, high)
         axes.set_ylim(min(heights) - room, max(heights) + room)
@@ -173,16 +173,12 @@ def _draw_front(
     sheet.name(axes, named, MOST_LABELS)
 
 
-def _beside(places: Sequence[float]) -> list[float]:
+def _apart(places: Sequence[float]) -> list[float]:
     """Points of nearly one size moved a little apart, so that their intervals are all seen; none to
     the right, where they would seem larger than they are allowed to be."""
-    step = BESIDE * max(places)
+    step = APART * max(places)
     found = list(places)
     order = sorted(range(len(places)), key=lambda n: -places[n])
     for after, before in pairwise(order):
         found[before] = min(found[before], found[after] - step)
     return found
-
-
-def _ends(interval: Interval | None, length: float) -> tuple[float, float]:
-    return (length, length) if interval is None else (interval.low, interval.high)

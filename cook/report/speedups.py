@@ -12,17 +12,17 @@ by (:class:`cook.record.record.Factors`), and v = speedup x v0 as well: all rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
-from cook.record.measured import Interval, PromptFigures
+from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Record
 from cook.report.compared import best_of_each, draft_label, finite, picked
 from cook.report.ratios import (
     keys,
     speed_interval,
-    speed_ratio_among,
     speed_ratios,
     timed_total,
     usable,
@@ -55,12 +55,6 @@ class Speed:
     def text(self) -> str | None:
         """``1.41x (1.32-1.50)``."""
         return speedup_text(self.speedup, self.interval)
-
-    def ends_within(self, low: float, high: float) -> tuple[float, float] | None:
-        """The interval, as far as a plot from ``low`` to ``high`` shows it."""
-        if self.interval is None:
-            return None
-        return max(self.interval.low, low), min(self.interval.high, high)
 
 
 @dataclass(frozen=True)
@@ -98,11 +92,10 @@ class DraftSpeedup:
 
 @dataclass(frozen=True)
 class CategorySpeedup:
-    """End-to-end speedup over the ``requests`` of one category; ``each`` request's by itself."""
+    """End-to-end speedup over the requests of one category, and that of ``each`` request."""
 
     ratio: float
     interval: Interval | None
-    requests: int
     each: tuple[float, ...]
 
     @property
@@ -165,7 +158,14 @@ def speed_notes(record: Record) -> Iterator[str]:
             "Rows of fewer prompts: the speedup is of the requests that both had, moved to the "
             "others by the forecast; t/s is that times no draft's"
         )
-    yield from _part_notes(record, speeds)
+    winner = picked(record)
+    own = speed_of(record, winner) if winner is not None else None
+    for candidate, speed in speeds:
+        # On the fewer prompts of a row that shows more than the pick, the pick has more, too.
+        if speed.part and own is not None and (speed.speedup or 0.0) > (own.speedup or inf):
+            there = _on_requests_of(record, winner, candidate)
+            if there is not None:
+                yield f"On the {speed.part} of {candidate.name} the pick has {there:.2f}x"
     yield from factor_notes(record)
     for candidate, speed in speeds:
         if candidate.ngram is not None and candidate.live is not None and speed.live:
@@ -188,20 +188,15 @@ def factor_notes(record: Record) -> Iterator[str]:
             )
 
 
-def _part_notes(record: Record, speeds: Sequence[tuple[Candidate, Speed]]) -> Iterator[str]:
-    """Rows of fewer prompts that show more than the pick, which has more on those prompts, too."""
-    winner, base = picked(record), base_of(record)
-    own = speed_of(record, winner) if winner is not None else None
-    if winner is None or own is None or own.speedup is None or base is None:
-        return
-    for candidate, speed in speeds:
-        prompts = candidate.prompts
-        if speed.part is None or (speed.speedup or 0.0) <= own.speedup or prompts is None:
-            continue
-        if winner.prompts is not None and base.prompts is not None:
-            there = speed_ratio_among(winner.prompts, base.prompts, set(keys(prompts)))
-            if there is not None:
-                yield f"On the {speed.part} of {candidate.name} the pick has {there:.2f}x"
+def _on_requests_of(record: Record, winner: Candidate | None, candidate: Candidate) -> float | None:
+    """The winner's speedup on the requests that ``candidate`` was dealt."""
+    base = base_of(record)
+    if winner is None or base is None:
+        return None
+    mine, theirs, dealt = winner.prompts, base.prompts, candidate.prompts
+    if mine is None or theirs is None or dealt is None:
+        return None
+    return speed_ratios(mine, theirs, among=set(keys(dealt)))[0]
 
 
 def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> ForecastCheck | None:
@@ -232,43 +227,30 @@ def speedups_by_category(record: Record, candidate: Candidate) -> dict[str, Cate
         return {}
     found = {}
     for name in dict.fromkeys(own.categories):
-        ratio, each = speed_ratios(own, others, name)
+        ratio, each = speed_ratios(own, others, category=name)
         if ratio is None:
             continue
         sure = speed_interval(own, others, record.pick.confidence, name)
         if sure is not None:
             sure = replace(sure, low=factor * sure.low, high=factor * sure.high)
-        found[name] = CategorySpeedup(
-            factor * ratio, sure, len(each), tuple(factor * one for one in each)
-        )
+        found[name] = CategorySpeedup(factor * ratio, sure, tuple(factor * one for one in each))
     return found
 
 
 def drafts_at_their_best(record: Record) -> list[DraftSpeedup]:
     """A row a draft, fastest first. What ran live is shown at the length at which it did."""
-    speeds = {c.name: s for c in record.candidates if (s := speed_of(record, c)) is not None}
-    chosen: dict[str, Candidate] = {}
+    speeds = {c.name: s for c in record.candidates if (s := speed_of(record, c)) and s.speedup}
 
-    def value(candidate: Candidate) -> float:
+    def speedup(candidate: Candidate) -> float:
         return speeds[candidate.name].speedup or 0.0
 
-    for candidate in record.candidates:
-        speed = speeds.get(candidate.name)
-        if candidate.draft is None or speed is None or not speed.live or speed.speedup is None:
-            continue
-        name = draft_label(record, candidate.draft, candidate.engine)
-        if name not in chosen or value(candidate) > value(chosen[name]):
-            chosen[name] = candidate
-    winner = picked(record)
-    if winner is not None and winner.draft is not None and winner.live is not None:
-        chosen[draft_label(record, winner.draft, winner.engine)] = winner
-    for one in best_of_each(record, "predicted"):
-        chosen.setdefault(one.draft, one.candidate)
-    rows = [
-        DraftSpeedup(name, c, speeds[c.name])
-        for name, c in chosen.items()
-        if c.name in speeds and speeds[c.name].speedup is not None
-    ]
+    ran = [c for c in record.candidates if c.draft and c.name in speeds and speeds[c.name].live]
+    ran.sort(key=lambda c: (c.name != record.pick.candidate, -speedup(c)))
+    chosen: dict[str, Candidate] = {}
+    for one in (*ran, *(found.candidate for found in best_of_each(record, "predicted"))):
+        if one.name in speeds:
+            chosen.setdefault(draft_label(record, one.draft or "", one.engine), one)
+    rows = [DraftSpeedup(draft, one, speeds[one.name]) for draft, one in chosen.items()]
     return sorted(rows, key=lambda row: -row.ratio)
 
 
@@ -311,13 +293,9 @@ def _bare(record: Record, engine: str) -> Candidate | None:
 def _part(candidate: Candidate, base: Candidate) -> str | None:
     """How many of no draft's prompts or requests the candidate was dealt; None: all of them."""
     if candidate.prompts is None or base.prompts is None:
-        mine, theirs = (c.live.requests if c.live else 0 for c in (candidate, base))
-        return None if mine == theirs else f"{mine} of {theirs} requests"
-    return _shared(candidate.prompts, base.prompts)
-
-
-def _shared(own: PromptFigures, others: PromptFigures) -> str | None:
-    mine, theirs = set(keys(own)), set(keys(others))
+        own, others = (c.live.requests if c.live else 0 for c in (candidate, base))
+        return None if own == others else f"{own} of {others} requests"
+    mine, theirs = set(keys(candidate.prompts)), set(keys(base.prompts))
     if mine == theirs:
         return None
     ids, every = {name for name, _ in mine & theirs}, {name for name, _ in theirs}

@@ -12,7 +12,7 @@ from cook.report.numbers import counts, divergence, number, perplexity, tokens_p
 from cook.report.speedups import DECODE, WHOLE, speed_of, speedup_text
 from cook.units import size
 
-_QUALITY = ("bpw", "PPL", "KLD")
+QUALITY = ("bpw", "PPL", "KLD")
 _SHORT = {
     "decode_speed": ("decode t/s", "decode speedup"),
     "acceptance_length": ("tokens a cycle", "end-to-end t/s"),
@@ -29,7 +29,7 @@ def candidates_table(
     """What is known of each; the last cell says where its figures come from."""
     chance = (f"chance within {100 * record.pick.margin:g}%",) if record.pick.within else ()
     titles = (
-        *("candidate", "size", *_QUALITY, "accepted/drafted", "acceptance", "tokens a cycle"),
+        *("candidate", "size", *QUALITY, "accepted/drafted", "acceptance", "tokens a cycle"),
         *("decode t/s", "decode speedup", "end-to-end t/s", _speedup_title(record)),
         *(*chance, "figures"),
     )
@@ -49,9 +49,9 @@ def drafts_table(drafts: Iterable[Draft], title: str | None = None) -> Table:
     """Quants of a recipe without a score."""
     rows = []
     for draft in drafts:
-        bpw, found, kld = _quality(draft)
+        bpw, found, kld = quality_cells(draft)
         rows.append((draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld))
-    return figures(("quant", "size", *_QUALITY), rows, title=title)
+    return figures(("quant", "size", *QUALITY), rows, title=title)
 
 
 def _row(record: Record, candidate: Candidate) -> Cells:
@@ -62,7 +62,7 @@ def _row(record: Record, candidate: Candidate) -> Cells:
     return (
         candidate.name,
         size(draft.file_bytes) if draft else None,
-        *_quality(draft),
+        *quality_cells(draft),
         counts(found),
         number(found.acceptance_rate, ".1%") if found else None,
         number(found.acceptance_length, ".2f") if found else None,
@@ -86,7 +86,8 @@ def _counted(record: Record, candidate: Candidate) -> Figures | None:
     return candidate.live or replayed
 
 
-def _quality(draft: Draft | None) -> tuple[str | None, str | None, str | None]:
+def quality_cells(draft: Draft | None) -> tuple[str | None, str | None, str | None]:
+    """Bits per weight, perplexity and KLD."""
     if draft is None:
         return None, None, None
     return number(draft.bpw, ".2f"), perplexity(draft.quality), divergence(draft.quality)

@@ -17,7 +17,6 @@ from cook.report.ratios import (
     keys,
     prompt_runs,
     speed_interval,
-    speed_ratio_among,
     speed_ratios,
     timed_total,
 )
@@ -73,16 +72,16 @@ def test_speeds_are_compared_over_common_requests() -> None:
     assert found.high / found.low < 1.06, "only starts differ"
     assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
     assert speed_interval(fast, None, 0.95) is None
-    assert speed_ratios(fast, slow, "a") == (2.0, [2.0] * 8)
-    assert speed_ratios(fast, slow, "c") == (None, [])
+    assert speed_ratios(fast, slow, category="a") == (2.0, [2.0] * 8)
+    assert speed_ratios(fast, slow, category="c") == (None, [])
 
 
 def test_a_block_pairs_with_the_same_block_only() -> None:
     one = replace(prompts([50] * 4), block=(0, 0, 1, 1))
     other = replace(prompts([50] * 4), wall_ms=(2.0,) * 4, block=(0, 0, 2, 2))
-    assert speed_ratio_among(one, other, set(keys(one))) == 2.0
-    assert speed_ratios(one, other, "a")[1] == [2.0]
-    assert speed_ratio_among(one, other, {("p2", 1)}) is None
+    assert speed_ratios(one, other, among=set(keys(one)))[0] == 2.0
+    assert speed_ratios(one, other, category="a")[1] == [2.0]
+    assert speed_ratios(one, other, among={("p2", 1)}) == (None, [])
 
 
 def test_prompts_without_a_time_are_left_out() -> None:

@@ -10,13 +10,11 @@ from cook.report.canvas import LEGEND_LABEL, Plot, Sheet, label
 from cook.report.compared import (
     HOW,
     at_common_setting,
-    categories_of,
     drawn,
     finite,
     kind_of,
     order_of,
     picked_draft,
-    prompts_of,
 )
 from cook.report.document import Section, figures
 from cook.report.numbers import counts
@@ -37,8 +35,8 @@ def section(record: Record) -> Section:
     chosen, every = at_common_setting(record, kind)
     rates: dict[str, Rates] = {
         one.draft: {
-            name: (found, acceptance_error(prompts_of(one.candidate, kind), name))
-            for name, found in categories_of(one.candidate, kind).items()
+            name: (found, acceptance_error(one.prompts, name))
+            for name, found in one.categories.items()
             if finite(found.acceptance_rate) is not None
         }
         for one in every

@@ -101,7 +101,7 @@ def by_category(record: Record) -> Section:
     table = figures(
         ("category", "speedup", "requests", "requests slower than no draft"),
         (
-            (name, g.text, str(g.requests), f"{sum(r < 1 for r in g.each)}/{g.requests}")
+            (name, g.text, str(len(g.each)), f"{sum(r < 1 for r in g.each)}/{len(g.each)}")
             for name, g in gains
         ),
     )

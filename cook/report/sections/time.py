@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cook.record.record import Candidate, Record
+from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.compared import Basis, at_common_setting, figures_of, finite, kind_of, picked
+from cook.report.compared import (
+    Basis,
+    Scored,
+    at_common_setting,
+    finite,
+    kind_of,
+    picked,
+    scored_as,
+)
 from cook.report.document import Section, figures
 from cook.report.numbers import number
 
@@ -33,10 +41,10 @@ def section(record: Record) -> Section:
     pick = record.pick.candidate
     winner = picked(record)
     chosen, every = at_common_setting(record, kind)
-    wanted = [c for c in record.candidates if c.draft is None]
-    wanted += [winner] if winner is not None else []
-    wanted += [s.candidate for s in every]
-    bars = {c.name: parts for c in wanted if (parts := _parts(c, kind))}
+    first = [c for c in record.candidates if c.draft is None]
+    first += [winner] if winner is not None else []
+    wanted = (*(scored_as(record, c, kind) for c in first), *every)
+    bars = {s.name: parts for s in wanted if s is not None and (parts := _parts(s, kind))}
     if not bars:
         return Section("time", TITLE, absent="no candidate was timed")
     used = [part for part in PARTS if any(bar.get(part) for bar in bars.values())]
@@ -67,14 +75,13 @@ def section(record: Record) -> Section:
     return Section("time", TITLE, lead, (plot, table))
 
 
-def _parts(candidate: Candidate, kind: Basis) -> dict[str, float]:
-    found = figures_of(candidate, kind)
-    if found is None or found.tokens <= 0:
+def _parts(one: Scored, kind: Basis) -> dict[str, float]:
+    found, guess = one.figures, one.candidate.predicted
+    if found.tokens <= 0:
         return {}
     rest_ms = found.wall_ms - found.decode_ms
     parts = {"decode": found.decode_ms}
-    if kind == "predicted" and candidate.predicted is not None:
-        guess = candidate.predicted
+    if kind == "predicted" and guess is not None:
         parts = {
             "verify": 1000 * guess.verify_s,
             "draft": 1000 * guess.draft_s,
