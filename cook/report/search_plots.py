@@ -151,7 +151,7 @@ def _draw_front(
         )
     families = list(dict.fromkeys(f.family for f, _ in points))
     places = _apart([f.size_bytes / unit for f, _ in points])
-    heights = []
+    heights: list[float] = []
     for (finalist, length), x in zip(points, places, strict=True):
         colour, _ = sheet.series(families.index(finalist.family))
         found = finalist.acceptance_length

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity
@@ -222,6 +222,7 @@ PATTERN = st.text(r"abz09_.*\()[]{}^$+?|'\"`!#~&;<> -", min_size=1, max_size=20)
 )
 
 
+@settings(deadline=None)  # bash is started three times
 @given(rules=st.lists(PATTERN, min_size=1, max_size=5), words=st.lists(PATTERN, max_size=4))
 def test_bash_gives_back_any_words(
     tmp_path_factory: pytest.TempPathFactory, rules: list[str], words: list[str]
