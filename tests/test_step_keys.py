@@ -44,10 +44,10 @@ from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
-from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 

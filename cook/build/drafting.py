@@ -32,9 +32,9 @@ from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
-from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
+from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import TraceStep
 
 

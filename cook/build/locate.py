@@ -28,7 +28,7 @@ from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
 from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_converter
-from cook.steps.published_tensor import PublishedTensor
+from cook.steps.tensors import PublishedTensor
 from cook.units import size
 
 if TYPE_CHECKING:

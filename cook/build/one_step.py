@@ -17,10 +17,10 @@ from typing import Any
 
 from cook.build.plan import Plan, Planned, State, plan
 from cook.build.prepare import Prepared, prepare
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import InputError
 from cook.graph.execute import Executor, closure
 from cook.graph.step import Step
-from cook.graph.store import Artifact, Store
+from cook.graph.store import Store
 from cook.output import Output, printable
 from cook.paths import cook_home
 from cook.units import duration, plural, size
@@ -157,21 +157,9 @@ def run_step(key: str, asked: LaidOut, output: Output) -> None:
     store = Store(home / "store")
     step = _step(key, asked, prepared, store)
     with Executor(store, output, logs=home / "logs", threads=asked.threads) as executor:
-        for needed in step.steps():
-            if store.awaited(needed.kind, needed.key, timeout_s=0) is None:
-                raise PrerequisiteError(
-                    f"{step.label}: its input {needed.label} is not made yet",
-                    hint=asked.command("run", needed.key[:SHOWN]),
-                )
-        outcomes = executor.run_one(step)
-        failure = outcomes.failures.get(step.key)
-        if failure is not None:
-            raise failure.error
-        artifact = outcomes.artifact(step)
-    _show(artifact, ran=bool(outcomes.ran), output=output)
-
-
-def _show(artifact: Artifact, *, ran: bool, output: Output) -> None:
+        artifact, ran = executor.run_one(
+            step, hint=lambda needed: asked.command("run", needed.key[:SHOWN])
+        )
     output.emit(
         {
             "key": artifact.key,

@@ -5,7 +5,7 @@ compare outputs, and hand everything to the record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cook.build.prepare import Prepared
 from cook.build.slot_speeds import in_parallel
 from cook.engines.discover import engine_at
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
-from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
+from cook.graph.execute import Executor, Outcomes, RemoteExecutor, closure
 from cook.graph.step import Step
 from cook.graph.store import Store
 from cook.output import Output
@@ -66,7 +66,7 @@ def build(
     home = cook_home()
     expected = _expected(prepared)
     with (
-        _cluster(scheduler, threads, fresh) as elsewhere,
+        _cluster(scheduler, threads, fresh) as remote,
         Executor(
             Store(home / "store"),
             output,
@@ -78,7 +78,7 @@ def build(
             expected={key: step.seconds or 0.0 for key, step in expected.items()},
             alone=frozenset(key for key, step in expected.items() if step.timed),
             watch=watch,
-            elsewhere=elsewhere,
+            remote=remote,
         ) as executor,
     ):
         _require_room(executor.store, prepared.layouts)
@@ -125,16 +125,15 @@ def build(
     )
 
 
-@contextmanager
-def _cluster(scheduler: str | None, threads: int | None, fresh: bool) -> Iterator[Elsewhere | None]:
+def _cluster(
+    scheduler: str | None, threads: int | None, fresh: bool
+) -> AbstractContextManager[RemoteExecutor | None]:
     """The cluster of ``scheduler``; None where there is none."""
     if scheduler is None:
-        yield None
-        return
+        return nullcontext()
     from cook.graph.cluster import connected
 
-    with connected(scheduler, threads=threads, fresh=fresh) as cluster:
-        yield cluster
+    return connected(scheduler, threads=threads, fresh=fresh)
 
 
 @contextmanager

@@ -342,12 +342,7 @@ def _with_live_speed(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes
     )
 
 
-def tokens_per_s(outcome: LiveOutcome, only: Collection[str] | None = None) -> float:
-    """Tokens after each reply's first, of all slots together, from first request to last answer.
-
-    ``only``: of these requests (ids), where they came one after the other.
-    """
-    if outcome.busy_s is not None:
-        return sum(run.predicted_n - 1 for run in outcome.runs) / outcome.busy_s
-    runs = [run for run in outcome.runs if only is None or run.id in only]
-    return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.wall_ms for run in runs)
+def tokens_per_s(outcome: LiveOutcome) -> float:
+    """Tokens after each reply's first, of all slots together, from first request to last answer."""
+    busy_s = outcome.busy_s or sum(run.wall_ms for run in outcome.runs) / 1000
+    return sum(run.predicted_n - 1 for run in outcome.runs) / busy_s

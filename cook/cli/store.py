@@ -175,7 +175,7 @@ def gc(
     if not dry_run:
         freed += store.sweep_workspaces()
         for artifact in doomed:
-            store.remove(artifact)
+            store.remove(artifact.directory)
     out.emit(
         {
             "root": store.root,

@@ -2,11 +2,12 @@
 
 dask's scheduler decides where a step runs, by dask's own worker resources, and has each key run
 once, whoever asks for it. What crosses the network is a step (a frozen description), never what
-it makes: that goes into the store. What is timed does not come here: it runs on the machine of
-whoever asked (its key holds that machine), and :func:`cook.graph.locks.machine_lock` keeps
-everything else off that machine meanwhile, a worker's steps included.
+it makes: that goes into the store. A worker does with it what ``cook run KEY`` does with the step
+that it has found. What is timed does not come here: it runs on the machine where the build was
+started (its key holds that machine), and :func:`cook.graph.locks.machine_lock` keeps everything
+else off that machine meanwhile, a worker's steps included.
 
-dask pickles over TCP: whoever reaches the scheduler or a worker can run anything there. So a
+dask pickles over TCP: anyone who reaches the scheduler or a worker can run anything there. So a
 cluster belongs on a network of one's own, or behind dask's TLS (``tls://``).
 
 Resources that a worker may declare, and what a step then takes of them: ``cores`` and ``memory``
@@ -26,6 +27,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +36,8 @@ from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.discover import engine_at
 from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
-from cook.files import Identity
-from cook.graph.execute import LOOK_S, Executor, files_of, step_log
+from cook.files import Identity, identity
+from cook.graph.execute import LOOK_S, Executor, step_log
 from cook.graph.locks import file_lock, is_locked
 from cook.graph.step import Step
 from cook.graph.store import SHARED_S, Store
@@ -49,108 +51,108 @@ if TYPE_CHECKING:
 
 CONNECT_S = 4.0
 RELAYS = 5
-"""Times that a step is asked for again which another client's leaving has broken off."""
+"""Times that a step is asked for again after another client, which wanted it first, has left."""
 TOPIC = "cook-steps"
-"""Where workers tell what they begin, and how far they are."""
-SAY_S = 1.0
+"""Where workers report which step they begin, and how far it is."""
+REPORT_S = 1.0
 FRESH_S = 5.0
 """So old may be what is known of the workers while steps run."""
 EXTRA = "cluster"
-NOBODY_S = 60.0
-"""A step waits so long for a worker that has what it needs, where the last such one left."""
+NO_WORKER_S = 60.0
+"""A step waits so long for a worker that has what it needs, after the last such one left."""
 SHARED = "cluster"
-"""The folder of COOK_HOME whose ``id`` a worker must see, and its lock held by who asks."""
+"""The folder of COOK_HOME whose ``id`` a worker must see, and the lock that clients hold on it."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A step as a worker is asked for it. ``home``: the id of the COOK_HOME to make it in;
-    ``threads`` None: all cores of the worker's machine."""
+class MachineFacts:
+    """What the cook of a client or of a worker says of itself.
 
-    step: Step[Any]
-    home: str
-    cook: str
-    threads: int | None
-    fresh: bool
-
-
-@dataclass(frozen=True)
-class WorkerFacts:
-    """What a worker says of itself. ``sees``: whether its COOK_HOME is that of who asked.
-
-    ``engines``: of those asked about, by name, whether it has the very build there.
+    ``home_id``: of its COOK_HOME; None where no client's lock on it shows. ``engines``: names of
+    those asked about of which it has the very build.
     """
 
     host: str
-    cook: str
-    dask: str
-    python: str
+    versions: Mapping[str, str]
     home: str
-    sees: bool
-    engines: Mapping[str, bool]
+    home_id: str | None
+    engines: frozenset[str]
+
+    def require_like(self, client: MachineFacts, where: str) -> None:
+        """PrerequisiteError, about ``where``, unless it can make steps for ``client``."""
+        for program, own in client.versions.items():
+            if self.versions[program] != own:
+                raise PrerequisiteError(
+                    f"{where} runs {program} {self.versions[program]}, this is {program} {own}",
+                    hint="the same versions on every machine",
+                )
+        if self.home_id is None or self.home_id != client.home_id:
+            raise PrerequisiteError(
+                f"{where} does not share this store: its COOK_HOME is {self.home}, this one's "
+                f"{client.home}",
+                hint="the same COOK_HOME everywhere, on a file system that all machines share "
+                "and whose locks reach all of them (NFS 4 does)",
+            )
 
 
-def look(home: str, engines: tuple[Engine, ...]) -> WorkerFacts:
-    """Run on every worker before anything else is."""
-    return WorkerFacts(
+def machine_facts(engines: tuple[Engine, ...] = ()) -> MachineFacts:
+    """Of the process that calls this: the client, and every worker before anything else runs."""
+    return MachineFacts(
         host=platform.node(),
-        cook=cook_version(),
-        dask=version("distributed"),
-        python=".".join(platform.python_version_tuple()[:2]),
+        versions={
+            "cook": cook_version(),
+            "dask": version("distributed"),
+            "Python": ".".join(platform.python_version_tuple()[:2]),
+        },
         home=str(cook_home()),
-        sees=_is_shared(home),
-        engines={engine.name: _has(engine) for engine in engines},
+        home_id=_locked_id(cook_home() / SHARED),
+        engines=frozenset(engine.name for engine in engines if _has(engine)),
     )
 
 
-def make(task: Task) -> bool:
-    """Run on a worker: make the step, whose inputs are stored; whether it ran.
+def make(step: Step[Any], client: MachineFacts, threads: int | None, fresh: bool) -> bool:
+    """Run on a worker: make ``step``, whose inputs are stored; whether it ran.
 
-    What it fails with is raised. It is given up once no client wants it any more.
+    What it fails with is raised. It is given up once no client wants it any more. ``threads``
+    None: all cores of the worker's machine.
     """
     from distributed import get_worker
 
-    step = task.step
-    if task.cook != cook_version() or not _is_shared(task.home):
-        raise PrerequisiteError(
-            f"{step.label}: the worker on {platform.node()} has another cook or another COOK_HOME",
-            hint="start workers with the same cook and COOK_HOME everywhere",
-        )
     engine = step.uses()
-    if engine is not None and not _has(engine):
+    here = machine_facts((engine,) if engine is not None else ())
+    here.require_like(client, f"{step.label}: the worker on {here.host}")
+    if engine is not None and engine.name not in here.engines:
         raise PrerequisiteError(
-            f"{step.label}: {platform.node()} has another build of {engine.name} in "
+            f"{step.label}: {here.host} has another build of {engine.name} in "
             f"{engine.facts.bin_dir}, or none",
             hint=f"the same build on every machine, or workers with --resources "
             f"'engine:{engine.name}=1' only where it is",
         )
-    worker = get_worker()  # of this thread, which is not the one that says how far the step is
-    told_at = 0.0
+    worker = get_worker()  # of this thread, which is not the one that reports progress
+    reported_at = 0.0
 
-    def say(share: float) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at > SAY_S:
-            told_at = time.monotonic()
-            worker.log_event(TOPIC, {"key": step.key, "host": platform.node(), "share": share})
+    def report(share: float) -> None:
+        nonlocal reported_at
+        if time.monotonic() - reported_at > REPORT_S:
+            reported_at = time.monotonic()
+            worker.log_event(TOPIC, {"key": step.key, "host": here.host, "share": share})
 
-    say(0.0)
+    report(0.0)
     home = cook_home()
-    executor = Executor(
+    with Executor(
         Store(home / "store"),
         Output(Mode.QUIET),
         logs=home / "logs",
-        threads=task.threads,
-        fresh=task.fresh,
-        going_on=_wanted(),
-        advancing=lambda _, share: say(share),
-    )
-    with executor:
-        outcomes = executor.run_one(step, wait_s=SHARED_S)
-        outcomes.artifact(step)
-    return bool(outcomes.ran)
+        threads=threads,
+        fresh=fresh,
+        going_on=_require_wanted(),
+        advancing=lambda _, share: report(share),
+    ) as executor:
+        _, ran = executor.run_one(step, wait_s=SHARED_S)
+    return ran
 
 
-def _wanted() -> Callable[[], None]:
+def _require_wanted() -> Callable[[], None]:
     """What raises Interrupted once the task that calls this is wanted by no client, or its worker
     is closing. dask itself never ends a task that has begun."""
     from distributed import get_worker
@@ -163,25 +165,14 @@ def _wanted() -> Callable[[], None]:
         state = worker.state.tasks.get(key)
         ending = worker.status in (Status.closing, Status.closed, Status.failed)
         if state is None or state.state == "cancelled" or ending:
-            raise Interrupted("given up by who asked for it")
+            raise Interrupted("given up by the client that asked for it")
 
     return check
 
 
-def _is_shared(home: str) -> bool:
-    """Whether COOK_HOME here is the one called ``home``, and the locks of whoever asks reach here:
-    without either, two machines would get into each other's way."""
-    folder = cook_home() / SHARED
-    try:
-        os.listdir(folder)  # noqa: PTH208  a client of NFS then looks again
-        return (folder / "id").read_text() == home and is_locked(folder / "lock")
-    except OSError:
-        return False
-
-
 @contextmanager
-def _shared_home() -> Iterator[str]:
-    """The id of this COOK_HOME, for workers to know it by while its lock is held."""
+def _locked_home() -> Iterator[None]:
+    """Give this COOK_HOME an id that workers know it by, and hold its lock."""
     folder = cook_home() / SHARED
     with file_lock(folder / "lock", shared=True):
         if not (folder / "id").exists():
@@ -190,37 +181,42 @@ def _shared_home() -> Iterator[str]:
             with suppress(FileExistsError):  # another cook was faster
                 (folder / "id").hardlink_to(own)
             own.unlink()
-        yield (folder / "id").read_text()
+        yield
 
 
-_builds: dict[str, tuple[Mapping[Path, Identity], bool]] = {}
-"""Engines that this worker was asked about, by directory and digest: their files then, and
-whether it has that build. A shared COOK_HOME remembers facts of one machine at a time."""
+def _locked_id(folder: Path) -> str | None:
+    """The id in ``folder``; None where there is none, or a client's lock does not reach here:
+    without either, two machines would get into each other's way."""
+    try:
+        os.listdir(folder)  # noqa: PTH208  a client of NFS then looks again
+        return (folder / "id").read_text() if is_locked(folder / "lock") else None
+    except OSError:
+        return None
 
 
 def _has(engine: Engine) -> bool:
-    files, key = files_of(engine), f"{engine.facts.bin_dir} {engine.identity.digest}"
-    if key not in _builds or _builds[key][0] != files:
-        try:
-            found = engine_at(engine.name, Path(engine.facts.bin_dir)).identity
-            _builds[key] = files, found.digest == engine.identity.digest
-        except CookError:
-            _builds[key] = files, False
-    return _builds[key][1]
+    """Whether this machine has the very build."""
+    files = tuple(identity(path) for path in engine.files)
+    return _digest_of(Path(engine.facts.bin_dir), files) == engine.identity.digest
+
+
+@lru_cache(maxsize=16)
+def _digest_of(bin_dir: Path, _: tuple[Identity, ...]) -> str | None:
+    """The digest of the build in ``bin_dir``, kept while its files stay what they are: a shared
+    COOK_HOME remembers facts of one machine at a time."""
+    try:
+        return engine_at(bin_dir.name, bin_dir).identity.digest
+    except CookError:
+        return None
 
 
 class Cluster(Closing):
-    """A dask cluster, connected to: what :class:`cook.graph.execute.Elsewhere` wants."""
+    """A dask cluster, connected to: a :class:`cook.graph.execute.RemoteExecutor`."""
 
     def __init__(
-        self,
-        client: Client,
-        home: str,
-        *,
-        threads: int | None,
-        fresh: bool,
+        self, client: Client, own: MachineFacts, *, threads: int | None, fresh: bool
     ) -> None:
-        self._client, self._home = client, home
+        self._client, self._own = client, own
         self._threads, self._fresh = threads, fresh
         self._engines: dict[str, bool] = {}
         """Of every engine that was asked about, whether all workers have it."""
@@ -228,8 +224,8 @@ class Cluster(Closing):
         self._parts: dict[str, RunningStep] = {}
         self._cancelled = threading.Event()
         self._known: tuple[float, Mapping[str, Any]] = (float("-inf"), {})
-        """The workers, and when they were asked after."""
-        client.subscribe_topic(TOPIC, self._told)
+        """When the scheduler was last asked for its workers, and what it said."""
+        client.subscribe_topic(TOPIC, self._show_progress)
 
     @property
     def lanes(self) -> int:
@@ -244,34 +240,36 @@ class Cluster(Closing):
         self.require_workers(tuple(engines.values()))
         workers = self._workers(now=True)
         for step in steps:
-            wanted = self._resources(step, workers)
-            if not any(_offers(worker["resources"], wanted) for worker in workers.values()):
+            if not self._is_offered(step, workers):
+                wanted = _spelled(self._resources(step, workers))
                 raise PrerequisiteError(
-                    f"{step.label} needs {_spelled(wanted)}, and no worker of "
-                    f"{self._address} has that",
+                    f"{step.label} needs {wanted}, and no worker of {self._address} has that",
                     hint=f"start one that has: dask worker {self._address} --nthreads 1 "
-                    f"--resources '{_spelled(wanted)}'",
+                    f"--resources '{wanted}'",
                 )
 
     def make(self, step: Step[Any], part: RunningStep) -> bool:
-        """Have ``step`` made or found; see :class:`cook.graph.execute.Elsewhere`."""
+        """Have ``step`` made or found; see :class:`cook.graph.execute.RemoteExecutor`."""
         self._parts[step.key] = part
         part.waits = True
-        task = Task(step, self._home, cook_version(), self._threads, self._fresh)
         try:
             for _ in range(RELAYS):
                 future = self._client.submit(
                     make,
-                    task,
+                    step,
+                    self._own,
+                    self._threads,
+                    self._fresh,
                     key=f"{step.kind}-{step.key}",
                     resources=self._resources(step, self._workers()),
                     pure=True,
                 )
                 self._futures[step.key] = future
-                with suppress(Interrupted):  # by another client, which wanted it first and left
+                try:
                     return self._result(step, future)
-                if self._cancelled.is_set():
-                    raise Interrupted(f"{step.label}: given up")
+                except Interrupted:  # by another client, which wanted it first and left
+                    if self._cancelled.is_set():
+                        raise
                 future.release()
             raise StepError(f"{step.label}: given up {RELAYS} times by its workers")
         finally:
@@ -280,27 +278,28 @@ class Cluster(Closing):
                 done.release()
 
     def _result(self, step: Step[Any], future: Future) -> bool:
+        """What :func:`make` returned or raised; StepError where the cluster failed it."""
         import asyncio
 
-        from distributed import CancelledError, TimeoutError
+        from distributed import CancelledError
         from distributed.comm import CommClosedError
         from distributed.scheduler import KilledWorker
 
         log = step_log(cook_home() / "logs", step)
-        able = time.monotonic()
-        while True:
-            if self._cancelled.is_set():
-                raise Interrupted(f"{step.label}: given up")
+        gone = StepError(
+            f"{step.label}: the scheduler at {self._address} is gone",
+            hint="what is stored stays; the same command again goes on, once there is a scheduler",
+        )
+        offered_at = time.monotonic()
+        while not self._cancelled.is_set():
             try:
                 ran: bool = future.result(timeout=LOOK_S)
             except TimeoutError:
                 if self._client.status not in ("running", "connecting"):
-                    raise _gone(step, self._address) from None
-                workers, now = self._workers(), time.monotonic()
-                wanted = self._resources(step, workers)
-                if any(_offers(w["resources"], wanted) for w in workers.values()):
-                    able = now
-                if now - able > NOBODY_S:
+                    raise gone from None
+                if self._is_offered(step, self._workers()):
+                    offered_at = time.monotonic()
+                elif time.monotonic() - offered_at > NO_WORKER_S:
                     raise StepError(
                         f"{step.label}: the workers that could run it are gone",
                         hint="what is stored stays; the same command again goes on, once one is "
@@ -310,14 +309,13 @@ class Cluster(Closing):
                 raise StepError(
                     f"{step.label}: {plural(error.allowed_failures + 1, 'worker')} died while "
                     "running it",
-                    hint="out of memory? The workers' own logs tell; more memory, or fewer "
+                    hint="out of memory? See the workers' own logs; more memory, or fewer "
                     "threads a worker",
                     log=log,
                 ) from None
             except (CancelledError, CommClosedError, asyncio.CancelledError):
-                if self._cancelled.is_set():
-                    raise Interrupted(f"{step.label}: given up") from None
-                raise _gone(step, self._address) from None
+                if not self._cancelled.is_set():
+                    raise gone from None
             except CookError:
                 raise
             except Exception as error:
@@ -326,6 +324,7 @@ class Cluster(Closing):
                 ) from None
             else:
                 return ran
+        raise Interrupted(f"{step.label}: given up")
 
     def cancel(self) -> None:
         """Give up what was asked for; dask keeps what another client wants."""
@@ -342,7 +341,7 @@ class Cluster(Closing):
         return str(self._client.scheduler.address)
 
     def _workers(self, *, now: bool = False) -> Mapping[str, Any]:
-        """What the scheduler says of every worker, by address; ``now``: asked anew."""
+        """What the scheduler says of every worker, by address; ``now``: it is asked again."""
         asked_at, found = self._known
         if now or time.monotonic() - asked_at > FRESH_S:
             found = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -359,36 +358,16 @@ class Cluster(Closing):
                 hint=f"on every machine, with the same COOK_HOME: dask worker {self._address} "
                 "--nthreads 1",
             ) from None
-        found: dict[str, WorkerFacts | Exception] = self._client.run(
-            look, self._home, engines, on_error="return"
-        )
-        own = look(self._home, ())
+        found = self._client.run(machine_facts, engines, on_error="return")
         for address, facts in found.items():
             if isinstance(facts, Exception):
                 raise PrerequisiteError(
                     f"worker {address} cannot answer: {type(facts).__name__}: {facts}",
                     hint=f"it needs cook as well: {installing(EXTRA)}",
                 )
-            where = f"the worker on {facts.host} ({address})"
-            for what, theirs, ours in (
-                ("cook", facts.cook, own.cook),
-                ("dask", facts.dask, own.dask),
-                ("Python", facts.python, own.python),
-            ):
-                if theirs != ours:
-                    raise PrerequisiteError(
-                        f"{where} runs {what} {theirs}, this is {what} {ours}",
-                        hint="the same versions on every machine",
-                    )
-            if not facts.sees:
-                raise PrerequisiteError(
-                    f"{where} does not share this store: its COOK_HOME is {facts.home}, this one's "
-                    f"{own.home}",
-                    hint="the same COOK_HOME everywhere, on a file system that all machines share "
-                    "and whose locks reach all of them (NFS 4 does)",
-                )
+            facts.require_like(self._own, f"the worker on {facts.host} ({address})")
         for engine in engines:
-            having = [f.engines[engine.name] for f in found.values() if isinstance(f, WorkerFacts)]
+            having = [engine.name in facts.engines for facts in found.values()]
             if not any(having):
                 raise PrerequisiteError(
                     f"no worker of {self._address} has this build of {engine.name} in "
@@ -413,25 +392,28 @@ class Cluster(Closing):
             wanted[f"engine:{engine.name}"] = 1
         return wanted
 
-    def _told(self, event: tuple[float, Mapping[str, Any]]) -> None:
+    def _is_offered(self, step: Step[Any], workers: Mapping[str, Any]) -> bool:
+        """Whether one of ``workers`` has all that ``step`` takes."""
+        wanted = self._resources(step, workers).items()
+        return any(
+            all(worker["resources"].get(name, 0) >= amount for name, amount in wanted)
+            for worker in workers.values()
+        )
+
+    def _show_progress(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """A worker begins a step, or is so far with it."""
-        _, said = event
-        if (part := self._parts.get(said["key"])) is not None:
-            part.where, part.waits = str(said["host"]), False
-            part.to(float(said["share"]))
+        _, report = event
+        if (part := self._parts.get(report["key"])) is not None:
+            part.where, part.waits = str(report["host"]), False
+            part.to(float(report["share"]))
 
 
 @contextmanager
-def connected(
-    address: str,
-    *,
-    threads: int | None,
-    fresh: bool,
-) -> Iterator[Cluster]:
+def connected(address: str, *, threads: int | None, fresh: bool) -> Iterator[Cluster]:
     """The cluster whose scheduler is at ``address`` (``tcp://HOST:PORT``), for the block.
 
-    PrerequisiteError where dask is not installed, nobody answers, no worker is there, or one has
-    another cook, dask, Python or store.
+    PrerequisiteError where dask is not installed, no scheduler answers, no worker is there, or one
+    has another cook, dask, Python or store.
     """
     try:
         from distributed import Client
@@ -439,8 +421,8 @@ def connected(
         raise PrerequisiteError(
             "a cluster needs dask, which is not installed", hint=installing(EXTRA)
         ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is told by us
-    with _shared_home() as home:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # cook reports what matters
+    with _locked_home():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # versions are compared below
             try:
@@ -450,21 +432,10 @@ def connected(
                     f"no dask scheduler answers at {address}: {error}",
                     hint="start one: dask scheduler --host ADDRESS",
                 ) from None
-        with Cluster(client, home, threads=threads, fresh=fresh) as cluster:
+        with Cluster(client, machine_facts(), threads=threads, fresh=fresh) as cluster:
             cluster.require_workers()
             yield cluster
 
 
-def _offers(offered: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    return all(offered.get(name, 0) >= amount for name, amount in wanted.items())
-
-
 def _spelled(resources: Mapping[str, float]) -> str:
     return " ".join(f"{name}={amount:g}" for name, amount in resources.items())
-
-
-def _gone(step: Step[Any], address: str) -> StepError:
-    return StepError(
-        f"{step.label}: the scheduler at {address} is gone",
-        hint="what is stored stays; the same command again goes on, once there is a scheduler",
-    )

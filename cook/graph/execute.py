@@ -1,5 +1,5 @@
 """Run steps as soon as their inputs are there and the machine has room for them: what is stored is
-reused, a failure blocks its dependents only, and nothing runs beside a timing."""
+reused, a failure blocks its dependents only, and nothing runs during a timing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.worker.kept_workers import FREE_SHARE, KeptWorkers
 from cook.errors import CookError, InputError, Interrupted, PrerequisiteError, StepError
-from cook.files import Identity, digest, identity
+from cook.files import Hashed, identity
 from cook.graph.locks import machine_lock
 from cook.graph.piece import Pieces
 from cook.graph.step import Needs, Source, Step, Workbench, decode
@@ -38,13 +38,16 @@ CANCEL_S = 15.0
 """A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
 
 LOOK_S = 0.5
-"""How often it is looked at whether cook is to stop, while steps run."""
+"""How often cook looks whether it is to stop, while steps run."""
 
-ASKED_AT_ONCE = 256
+MOST_REMOTE = 256
 """Steps that are asked of other machines at a time."""
 
 TRUSTED = 0.2
 """Share of a run for which what was expected of it counts as much as what it takes."""
+
+Ended = queue.SimpleQueue[tuple[Step[Any], BaseException | None]]
+"""Steps that have ended, and what they failed with that no step may fail with."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Remaining:
     and what those that ran did take.
 
     Those of ``alone`` run one after the other, of the others ``lanes`` side by side. A step that
-    nobody expected stands for others that were: which ones run is known only later.
+    was not expected stands for one that was: which ones run is known only later.
     """
 
     expected: Mapping[str, float]
@@ -117,16 +120,16 @@ class Remaining:
         believed_s = TRUSTED * total_s  # a few short steps say little of the rest
         return left_s * (self.taken_s + believed_s) / (over_s + believed_s)
 
-    def told(self, since_s: float = 0.0) -> str:
-        """What is left ``since_s`` seconds after the last step ended; empty where that is not
-        known, or is over."""
+    def text(self, since_s: float = 0.0) -> str:
+        """What is left ``since_s`` seconds after the last step ended, as words; empty where that
+        is not known, or is over."""
         left_s = round((self.seconds or 0.0) - since_s)
         if left_s <= 0:
             return ""
         return f"about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left"
 
 
-class Elsewhere(Protocol):
+class RemoteExecutor(Protocol):
     """Other machines that make steps, over the same store."""
 
     @property
@@ -139,11 +142,11 @@ class Elsewhere(Protocol):
     def make(self, step: Step[Any], part: RunningStep) -> bool:
         """Have ``step``, whose inputs are stored, made or found; whether it ran.
 
-        What it fails with is raised as if it had run here. ``part`` is told where it runs.
+        What it fails with is raised as if it had run here. ``part`` then says where it runs.
         """
 
     def cancel(self) -> None:
-        """Give up all that was asked of them, unless somebody else wants it as well."""
+        """Give up all that was asked of them, unless another client wants it as well."""
 
 
 class Executor(Closing):
@@ -153,8 +156,8 @@ class Executor(Closing):
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
     stored is looked at before it is used; what is damaged is reported and made again. ``expected``:
     seconds of what is likely to run, by key, ``alone`` those of them that are timed; ``watch`` is
-    called with every step that begins to run, from whichever thread runs it, ``advancing`` with the
-    share of it that is done. ``elsewhere`` makes what is not timed; timings are this machine's.
+    called with every step that begins to run, from the thread that runs it, ``advancing`` with the
+    share of it that is done. ``remote`` makes what is not timed; timings are this machine's.
     ``going_on`` raises when it is time to stop.
     """
 
@@ -171,7 +174,7 @@ class Executor(Closing):
         expected: Mapping[str, float] = MappingProxyType({}),
         alone: Collection[str] = frozenset(),
         watch: Callable[[Step[Any]], None] = lambda _: None,
-        elsewhere: Elsewhere | None = None,
+        remote: RemoteExecutor | None = None,
         going_on: Callable[[], None] = require_going_on,
         advancing: Callable[[Step[Any], float], None] = lambda *_: None,
     ) -> None:
@@ -183,22 +186,22 @@ class Executor(Closing):
         self.fresh = fresh
         self.remeasure = remeasure
         self.watch = watch
-        self.elsewhere = elsewhere
+        self.remote = remote
         self.going_on = going_on
         self.advancing = advancing
-        self.remaining = Remaining(expected, alone, elsewhere.lanes if elsewhere else jobs)
+        self.remaining = Remaining(expected, alone, remote.lanes if remote else jobs)
         self.steps = output.steps(self._total, self._left)
         self.outcomes = Outcomes()
         self.workers = KeptWorkers(logs / "workers")
         """Loaded models that wait for the next step that wants them."""
 
-        self._places = _Places(jobs) if elsewhere is None else _PlacesElsewhere(elsewhere)
+        self._places = _Places(jobs) if remote is None else _RemotePlaces()
 
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
 
-        self._pieces_anew: set[str] | None = set() if fresh else None
-        """Keys of the pieces that were made again, where all is."""
+        self._fresh_pieces: set[str] | None = set() if fresh else None
+        """Keys of the pieces that were made again, where everything is."""
 
         self._pending: set[str] = set()
         """Keys of steps that were asked for, will run, and did not end yet."""
@@ -206,8 +209,8 @@ class Executor(Closing):
         self._ended_at = time.monotonic()
         """When the last step did."""
 
-        self._engines: dict[str, dict[Path, Identity]] = {}
-        """The files of every engine as they were when it was first met, by its digest."""
+        self._engines: dict[str, tuple[Hashed, ...]] = {}
+        """The files of every engine as they were when it was first used, by its digest."""
 
         self._running: list[Supervisor] = []
         self._cancelled = threading.Event()
@@ -225,18 +228,28 @@ class Executor(Closing):
                 del graph[key]
         return self._run_all(graph)
 
-    def run_one(self, step: Step[Any], *, wait_s: float = 0.0) -> Outcomes:
-        """Run ``step`` and nothing that it needs.
+    def run_one(
+        self,
+        step: Step[Any],
+        *,
+        wait_s: float = 0.0,
+        hint: Callable[[Step[Any]], str | None] = lambda _: None,
+    ) -> tuple[Artifact, bool]:
+        """The artifact of ``step``, and whether it ran; nothing that it needs does.
 
-        PrerequisiteError where an input is not stored, nor shows within ``wait_s``.
+        PrerequisiteError where an input is not stored, nor shows within ``wait_s``; ``hint`` says
+        how that input is made.
         """
         for needed in step.steps():
             self.store.awaited(needed.kind, needed.key, wait_s)
             stored = self._stored(needed)
             if stored is None:
-                raise PrerequisiteError(f"{step.label}: its input {needed.label} is not made yet")
+                raise PrerequisiteError(
+                    f"{step.label}: its input {needed.label} is not made yet", hint=hint(needed)
+                )
             self.outcomes.artifacts[needed.key] = stored
-        return self._run_all({step.key: step})
+        self._run_all({step.key: step})
+        return self.outcomes.artifact(step), bool(self.outcomes.ran)
 
     def _run_all(self, graph: Mapping[str, Step[Any]]) -> Outcomes:
         sorter = graphlib.TopologicalSorter(
@@ -246,11 +259,11 @@ class Executor(Closing):
         will_run = [step for step in graph.values() if self._will_run(step)]
         self._pending = {step.key for step in will_run}
         for engine in filter(None, (step.uses() for step in will_run)):
-            self._engines.setdefault(engine.identity.digest, files_of(engine))
-        if self.elsewhere is not None:
-            self.elsewhere.require_able([step for step in will_run if not step.timed])
+            self._files_of(engine)
+        if self.remote is not None:
+            self.remote.require_able([step for step in will_run if not step.timed])
         order = {key: place for place, key in enumerate(graph)}
-        ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]] = queue.SimpleQueue()
+        ended: Ended = queue.SimpleQueue()
         ready: list[Step[Any]] = []
         with self.steps:
             try:
@@ -262,31 +275,30 @@ class Executor(Closing):
                         self._begin(step, ended)
                     step = self._wait(ended)
                     self._places.free(step)
+                    self._pending.discard(step.key)
                     sorter.done(step.key)
             except BaseException:
                 self._cancel()
                 raise
         return self.outcomes
 
-    def _begin(
-        self, step: Step[Any], ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]]
-    ) -> None:
+    def _begin(self, step: Step[Any], ended: Ended) -> None:
         """Run ``step`` in a thread, which suffices: it spends its time waiting for an engine.
 
         Ctrl-C reaches the main thread, and so never breaks off a step that is tidying up.
         """
 
         def work() -> None:
+            error = None
             try:
-                self._one(step)
-            except BaseException as error:
-                ended.put((step, error))
-            else:
-                ended.put((step, None))
+                self._note_outcome(step)
+            except BaseException as raised:
+                error = raised
+            ended.put((step, error))
 
         threading.Thread(target=work, name=step.label, daemon=True).start()
 
-    def _wait(self, ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]]) -> Step[Any]:
+    def _wait(self, ended: Ended) -> Step[Any]:
         """The next step that ends; what no step may fail with is raised."""
         while True:
             self.going_on()
@@ -300,18 +312,18 @@ class Executor(Closing):
 
     def _will_run(self, step: Step[Any]) -> bool:
         """As far as can be told without looking at what is stored."""
-        return self._anew(step) or not self.store.path(step.kind, step.key).exists()
+        return self._is_repeated(step) or not self.store.path(step.kind, step.key).exists()
 
-    def _anew(self, step: Step[Any]) -> bool:
+    def _is_repeated(self, step: Step[Any]) -> bool:
         return self.fresh or (self.remeasure and step.timed)
 
     def _total(self) -> int:
-        """How many steps this run comes to: a step that nobody expected stands for one that was
+        """How many steps this run comes to: a step that was not expected stands for one that was
         (see :class:`Remaining`)."""
         return max(len(self.remaining.expected), len(self.outcomes.ran) + len(self._pending))
 
     def _left(self) -> str:
-        return self.remaining.told(time.monotonic() - self._ended_at)
+        return self.remaining.text(time.monotonic() - self._ended_at)
 
     def _cancel(self) -> None:
         """End what runs, and wait while each step removes its own workspace.
@@ -321,8 +333,8 @@ class Executor(Closing):
         """
         self._cancelled.set()
         try:
-            if self.elsewhere is not None:
-                self.elsewhere.cancel()
+            if self.remote is not None:
+                self.remote.cancel()
             self._end(now=False)
         except KeyboardInterrupt:
             self._end(now=True)
@@ -337,13 +349,8 @@ class Executor(Closing):
                     supervisor.cancel(now=now)
                 self._ended.wait(0.1)
 
-    def _one(self, step: Step[Any]) -> None:
-        try:
-            self._made(step)
-        finally:
-            self._pending.discard(step.key)
-
-    def _made(self, step: Step[Any]) -> None:
+    def _note_outcome(self, step: Step[Any]) -> None:
+        """Make ``step``, and note its artifact, or its failure."""
         for needed in step.steps():
             if failure := self.outcomes.failures.get(needed.key):
                 self.outcomes.failures[step.key] = Failure(
@@ -364,25 +371,29 @@ class Executor(Closing):
 
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
-        anew = self._anew(step)
-        if not anew and (artifact := self._stored(step)):
+        repeated = self._is_repeated(step)
+        if not repeated and (artifact := self._stored(step)):
             return artifact
-        if self.elsewhere is not None and not step.timed:
-            return self._made_elsewhere(step, self.elsewhere)
+        if self.remote is not None and not step.timed:
+            return self._make_remotely(step, self.remote)
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
 
+        def waiting_for_machine() -> None:
+            why = "works" if step.timed else "is timing"
+            self.output.say(f"{step.label}: waiting, another cook {why} on this machine")
+
         with self.store.locked(step.kind, step.key, waiting):
-            if not anew and (artifact := self._stored(step)):
+            if not repeated and (artifact := self._stored(step)):
                 return artifact
-            with machine_lock(alone=step.timed, waiting=self._waiting_for_the_machine(step)):
+            with machine_lock(alone=step.timed, waiting=waiting_for_machine):
                 return self._run(step)
 
-    def _made_elsewhere(self, step: Step[Any], elsewhere: Elsewhere) -> Artifact:
+    def _make_remotely(self, step: Step[Any], remote: RemoteExecutor) -> Artifact:
         with self.steps.step(step.label) as part:
             self.watch(step)
-            ran = elsewhere.make(step, part)
+            ran = remote.make(step, part)
             artifact = self.store.awaited(step.kind, step.key)
             if artifact is None:
                 raise StepError(
@@ -406,14 +417,14 @@ class Executor(Closing):
         if artifact is None:
             if not self.store.path(step.kind, step.key).exists():
                 return None
-            told = f"{self.store.path(step.kind, step.key)} is damaged"
+            damage = f"{self.store.path(step.kind, step.key)} is damaged"
         elif (fault := self.store.damage(artifact)) is not None:
-            told = f"{fault.path} {fault.message}"
+            damage = f"{fault.path} {fault.message}"
         else:
             return artifact
         if step.key not in self._damaged:
             self._damaged.add(step.key)
-            self.output.warn(f"{step.label}: {told}; it is made again")
+            self.output.warn(f"{step.label}: {damage}; it is made again")
         return None
 
     def _run(self, step: Step[Any]) -> Artifact:
@@ -428,7 +439,7 @@ class Executor(Closing):
             self.steps.step(step.label) as part,
         ):
             self.watch(step)
-            pieces = Pieces(self.store, self.output, self._pieces_anew)
+            pieces = Pieces(self.store, self.output, self._fresh_pieces)
 
             def advance(share: float) -> None:
                 part.to(share)
@@ -479,15 +490,24 @@ class Executor(Closing):
         """PrerequisiteError where the engine was replaced since this run began: what it makes now
         would be kept under the key of the one that it was."""
         engine = step.uses()
-        if engine is None:
-            return
-        now = files_of(engine)
-        for path, before in self._engines.setdefault(engine.identity.digest, now).items():
-            if now.get(path) != before and not _as_it_was(engine, path):
+        for file in self._files_of(engine) if engine is not None else ():
+            try:
+                file.require_unchanged()
+            except InputError:
                 raise PrerequisiteError(
-                    f"{step.label}: {path} was replaced while this ran",
+                    f"{step.label}: {file.path} was replaced while this ran",
                     hint="the same command again runs what is missing on the engine as it is now",
-                )
+                ) from None
+
+    def _files_of(self, engine: Engine) -> tuple[Hashed, ...]:
+        """The engine's files, as they were when it was first used."""
+        key = engine.identity.digest
+        if key not in self._engines:
+            self._engines[key] = tuple(
+                Hashed(path, identity(path), f"sha256:{engine.facts.files[path.name]}")
+                for path in engine.files
+            )
+        return self._engines[key]
 
     def _read_by(self, step: Step[Any]) -> dict[Path, int]:
         """Bytes of every file that ``step`` is given."""
@@ -520,10 +540,6 @@ class Executor(Closing):
                 self._running.remove(supervisor)
                 self._ended.notify_all()
 
-    def _waiting_for_the_machine(self, step: Step[Any]) -> Callable[[], None]:
-        why = "works" if step.timed else "is timing"
-        return lambda: self.output.say(f"{step.label}: waiting, another cook {why} on this machine")
-
 
 class _Places:
     """Who may begin on one machine: ``jobs`` untimed steps that fit together, or a timed one."""
@@ -533,8 +549,8 @@ class _Places:
         self._taken: dict[str, Needs] = {}
         self._timed: str | None = None
         self._timing = False
-        """Whether the last that began was timed: then so is the next, if one is ready, as their
-        order was chosen with care."""
+        """Whether the last that began was timed: then so is the next, if one is ready, because
+        their order was chosen with care."""
         available = available_memory_bytes()
         self._memory_bytes = FREE_SHARE * available if available is not None else float("inf")
 
@@ -560,51 +576,34 @@ class _Places:
             self._timed = None
 
     def _fits(self, needs: Needs) -> bool:
-        beside = self._taken.values()
-        if not beside:
+        others = self._taken.values()
+        if not others:
             return True
         return (
-            len(beside) < self._jobs
-            and not (needs.device and any(other.device for other in beside))
-            and needs.memory_bytes + sum(n.memory_bytes for n in beside) <= self._memory_bytes
+            len(others) < self._jobs
+            and not (needs.device and any(other.device for other in others))
+            and needs.memory_bytes + sum(n.memory_bytes for n in others) <= self._memory_bytes
         )
 
 
-class _PlacesElsewhere:
-    """Who may begin where others make what is untimed: their scheduler knows what fits where."""
+class _RemotePlaces:
+    """Who may begin where other machines make what is untimed, whose scheduler knows what fits
+    where; timings run here, one at a time."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
-        self._elsewhere = elsewhere
-        self._taken: set[str] = set()
-        self._timed: str | None = None
+    def __init__(self) -> None:
+        self._running: dict[bool, set[str]] = {True: set(), False: set()}
+        """Keys of steps by whether they are timed."""
 
     def take(self, ready: Iterable[Step[Any]]) -> Step[Any] | None:
         for step in ready:
-            if not step.timed and len(self._taken) < ASKED_AT_ONCE:
-                self._taken.add(step.key)
-                return step
-            if step.timed and self._timed is None:
-                self._timed = step.key
+            running = self._running[step.timed]
+            if len(running) < (1 if step.timed else MOST_REMOTE):
+                running.add(step.key)
                 return step
         return None
 
     def free(self, step: Step[Any]) -> None:
-        self._taken.discard(step.key)
-        if self._timed == step.key:
-            self._timed = None
-
-
-def _as_it_was(engine: Engine, path: Path) -> bool:
-    """Whether the bytes are still those of the engine's identity, whatever else shows."""
-    try:
-        return digest(path) == f"sha256:{engine.facts.files[path.name]}"
-    except InputError:
-        return False
-
-
-def files_of(engine: Engine) -> dict[Path, Identity]:
-    """The engine's files as they are now."""
-    return {path: identity(path) for path in engine.files}
+        self._running[step.timed].discard(step.key)
 
 
 def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:

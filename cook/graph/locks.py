@@ -1,8 +1,7 @@
-"""Locks between cooks: one artifact made by one process, nothing beside a timing on a machine.
+"""Locks between cooks: one artifact made by one process, nothing during a timing on a machine.
 
-A lock is a file that a living process has locked. It is removed by whoever holds it last, so that
-none is left when nobody works; what a killed process leaves is no lock any more, and :func:`sweep`
-removes it.
+A lock is a file that a living process has locked. Its last holder removes it, so that none is left
+when no cook runs; what a killed process leaves is no lock any more, and :func:`sweep` removes it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 
@@ -35,7 +35,7 @@ def file_lock(
     try:
         yield
     finally:
-        _let_go(path, descriptor)
+        _release(path, descriptor)
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def file_lock_if_free(path: Path) -> Iterator[bool]:
         yield descriptor is not None
     finally:
         if descriptor is not None:
-            _let_go(path, descriptor)
+            _release(path, descriptor)
 
 
 def is_locked(path: Path) -> bool:
@@ -75,26 +75,20 @@ def sweep(folder: Path) -> None:
 def machine_lock(*, alone: bool, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """A place on this machine, among all cooks of this user, whatever their COOK_HOME.
 
-    Beside others, or ``alone``. Who waits to be alone goes before those that come later, so that a
-    machine that is always busy lets it in, too. ``waiting`` is called once where there is none yet.
+    Next to others, or ``alone``. One that waits to be alone goes before those that come later, so
+    that a machine that is always busy lets it in, too. ``waiting`` is called once where there is
+    none yet.
     """
-    told = False
-
-    def tell() -> None:
-        nonlocal told
-        if waiting and not told:
-            waiting()
-        told = True
-
+    once = cache(waiting) if waiting else None
     path = timing_lock_path()
     with ExitStack() as place:
-        with file_lock(path.with_suffix(".gate"), tell):
-            place.enter_context(file_lock(path, tell, shared=not alone))
+        with file_lock(path.with_suffix(".gate"), once):
+            place.enter_context(file_lock(path, once, shared=not alone))
         yield
 
 
 def timing_lock_path() -> Path:
-    """Held by who is alone on this machine, shared by those beside each other."""
+    """Held by a step that is alone on this machine, shared by those that run side by side."""
     return Path(tempfile.gettempdir()) / f"cook-timing-{os.getuid()}.lock"
 
 
@@ -114,7 +108,7 @@ def _take(path: Path, *, shared: bool = False) -> int | None:
         os.close(descriptor)
 
 
-def _let_go(path: Path, descriptor: int) -> None:
+def _release(path: Path, descriptor: int) -> None:
     """Free the lock; its last holder removes the file first, while nobody else can hold it."""
     try:
         # Of a shared lock this makes an exclusive one, or none where others share it: so it goes.

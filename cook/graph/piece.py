@@ -39,7 +39,7 @@ BATCH_S = 20.0
 @dataclass(frozen=True)
 class Piece:
     """One file of ``size_bytes`` that is all of ``params`` and the bytes of ``sources`` (digests,
-    ``sha256:`` and all, by name) make of it; who makes it is nobody's business.
+    ``sha256:`` and all, by name) make of it, whoever makes it.
 
     ``label`` is how ``cook store`` calls it; it is not in the key.
     """
@@ -78,13 +78,13 @@ Make = Callable[[Piece, Path], None]
 class Pieces:
     """The pieces of one running step: found in ``store``, or made.
 
-    ``anew``: where all is made again, stored or not, the keys of those that were already; the
+    ``repeated``: where all is made again, stored or not, the keys of those that were already; the
     steps of a run share it. ``used`` and ``made`` are the keys of the pieces that the step was
     given, and of those among them that it made itself.
     """
 
-    def __init__(self, store: Store, output: Output, anew: set[str] | None = None) -> None:
-        self._store, self._output, self._anew = store, output, anew
+    def __init__(self, store: Store, output: Output, repeated: set[str] | None = None) -> None:
+        self._store, self._output, self._repeated = store, output, repeated
         self.used: set[str] = set()
         self.made: set[str] = set()
 
@@ -105,7 +105,7 @@ class Pieces:
         return {key: found[key] for key in pieces}
 
     def _find(self, piece: Piece, found: dict[str, Artifact]) -> bool:
-        if self._anew is not None and piece.key not in self._anew:
+        if self._repeated is not None and piece.key not in self._repeated:
             return False
         artifact = self._store.find(piece.kind, piece.key)
         if artifact is None:
@@ -149,8 +149,8 @@ class Pieces:
                 for artifact in self._store.commit_all(ready):
                     found[artifact.key] = artifact
                     self.made.add(artifact.key)
-                    if self._anew is not None:
-                        self._anew.add(artifact.key)
+                    if self._repeated is not None:
+                        self._repeated.add(artifact.key)
         return busy
 
     def _make(self, piece: Piece, folder: Path, make: Make) -> tuple[Path, Entry]:

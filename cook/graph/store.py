@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +49,35 @@ class StoredFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """A finished artifact on disk. ``result`` is the step's result as JSON.
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is written down of an artifact. ``result`` is the step's result as JSON.
 
     ``made_from``: by an input's name, the SHA-256 of each of its files as they were used
     (checked then).
     """
 
-    directory: Path
     kind: str
     key: str
     label: str
     key_parts: Mapping[str, Any]
-    result: Mapping[str, Any]
-    files: tuple[StoredFile, ...]
-    seconds: float
-    created: str
     made_from: Mapping[str, Mapping[str, str]]
+    result: Mapping[str, Any]
+    seconds: float
     nominal_s: float | None = None
     """Seconds of a reference machine by the step's cost; None where that was not known."""
     pieces: frozenset[str] = frozenset()
-    """Keys of the artifacts that it was put together from beside its inputs
+    """Keys of the artifacts that it was put together from, next to its inputs
     (:mod:`cook.graph.piece`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact(Entry):
+    """A finished artifact on disk."""
+
+    directory: Path
+    files: tuple[StoredFile, ...]
+    created: str
 
     @property
     def size_bytes(self) -> int:
@@ -87,21 +93,6 @@ class Artifact:
         if not any(f.name == name for f in self.files):
             raise InputError(f"{self.directory}: artifact has no file {name!r}")
         return self.directory / name
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is written down of an artifact that is about to be stored; as in :class:`Artifact`."""
-
-    kind: str
-    key: str
-    label: str
-    key_parts: Mapping[str, Any]
-    made_from: Mapping[str, Mapping[str, str]]
-    result: Mapping[str, Any]
-    seconds: float
-    nominal_s: float | None = None
-    pieces: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -156,13 +147,11 @@ class Store:
                 return artifact
             time.sleep(0.1)
 
-    @contextmanager
     def locked(
         self, kind: str, key: str, waiting: Callable[[], None] | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Hold the right to make this artifact; after taking it, look again with ``find``."""
-        with file_lock(self._lock(kind, key), waiting):
-            yield
+        return file_lock(self._lock(kind, key), waiting)
 
     def locked_if_free(self, kind: str, key: str) -> AbstractContextManager[bool]:
         """:meth:`locked` without waiting: False where another is making it."""
@@ -213,7 +202,12 @@ class Store:
             directory.rename(target)
         for parent in {target.parent for target in targets}:
             files.fsync(parent)
-        return tuple(map(_just_stored, targets))
+        stored = tuple(artifact for target in targets if (artifact := _read(target)) is not None)
+        assert len(stored) == len(targets), "artifacts just committed must be readable"
+        for artifact in stored:
+            for file in artifact.files:
+                files.remember(artifact.file(file.name), f"sha256:{file.sha256}")
+        return stored
 
     def entries(self) -> Iterator[Artifact]:
         """Every readable artifact."""
@@ -292,7 +286,7 @@ class Store:
         spoilt = self.made_from(faults)
         directories = {f.directory for f in faults if f.directory is not None}
         for directory in sorted(directories | {a.directory for a in spoilt}):
-            self._remove(directory)
+            self.remove(directory)
         for stray in (f.path for f in faults if f.directory is None and not f.keys):
             self._discard(stray)
         return spoilt
@@ -305,11 +299,8 @@ class Store:
                 found.setdefault(key, []).append(artifact)
         return {key: tuple(users) for key, users in found.items()}
 
-    def remove(self, artifact: Artifact) -> None:
-        """Delete one artifact; whoever is making it right now is waited for."""
-        self._remove(artifact.directory)
-
-    def _remove(self, directory: Path) -> None:
+    def remove(self, directory: Path) -> None:
+        """Delete one artifact, after waiting for a cook that is making it right now."""
         with self.locked(directory.parent.name, directory.name):
             self._discard(directory)
 
@@ -348,45 +339,28 @@ class Store:
 
 def _describe(directory: Path, found: Sequence[files.Hashed], entry: Entry) -> Path:
     """Write ``artifact.json`` of the files ``found``; its path."""
-    stored = [
-        {
-            "name": file.path.name,
-            "size_bytes": file.identity.size_bytes,
-            "sha256": file.digest.removeprefix("sha256:"),
-        }
-        for file in found
-    ]
     document = {
+        **asdict(entry),
         "format": FORMAT,
-        "kind": entry.kind,
-        "key": entry.key,
-        "label": entry.label,
-        "key_parts": entry.key_parts,
-        "result": entry.result,
-        "files": stored,
-        "made_from": entry.made_from,
-        "seconds": entry.seconds,
-        "nominal_s": entry.nominal_s,
+        "pieces": sorted(entry.pieces),
+        "files": [
+            {
+                "name": file.path.name,
+                "size_bytes": file.identity.size_bytes,
+                "sha256": file.digest.removeprefix("sha256:"),
+            }
+            for file in found
+        ],
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cook": cook_version(),
         "machine": machine().digest,
     }
-    if entry.pieces:
-        document["pieces"] = sorted(entry.pieces)
-    meta = directory / META
     # As it will be read back: the seal is of what a reader sees.
     document = as_read_back(document)
     document[SEAL] = _seal(document)
+    meta = directory / META
     meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
     return meta
-
-
-def _just_stored(directory: Path) -> Artifact:
-    artifact = _read(directory)
-    assert artifact is not None, "an artifact just committed must be readable"
-    for file in artifact.files:
-        files.remember(artifact.file(file.name), f"sha256:{file.sha256}")
-    return artifact
 
 
 def recorded_sha256(path: Path) -> str | None:
@@ -402,23 +376,15 @@ def _read(directory: Path) -> Artifact | None:
         return None
     try:
         document = json.loads(meta.read_text())
-        if document["format"] != FORMAT:
+        if document["format"] != FORMAT or document[SEAL] != _seal(document):
             return None
-        if document[SEAL] != _seal(document):
-            return None
+        known = {field.name for field in fields(Entry)} & document.keys()
+        entry = {name: document[name] for name in known}
         return Artifact(
+            **{**entry, "pieces": frozenset(document.get("pieces", ()))},
             directory=directory,
-            kind=document["kind"],
-            key=document["key"],
-            label=document["label"],
-            key_parts=document["key_parts"],
-            result=document["result"],
-            files=tuple(StoredFile(**f) for f in document["files"]),
-            seconds=float(document["seconds"]),
+            files=tuple(StoredFile(**file) for file in document["files"]),
             created=document["created"],
-            made_from=document["made_from"],
-            nominal_s=document.get("nominal_s"),
-            pieces=frozenset(document.get("pieces", ())),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

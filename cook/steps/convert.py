@@ -1,7 +1,7 @@
 """Step: a safetensors model becomes a GGUF, by the converter of a llama.cpp checkout.
 
 The converter reports success for a folder without weights, writes part of a file before it
-fails, and executes Python that it finds beside the weights (ik_llama.cpp's does, unasked). So
+fails, and executes Python that it finds next to the weights (ik_llama.cpp's does, unasked). So
 it gets a folder with only the files that cook chose, no network and no login, and what it wrote
 is read back and compared with what went in.
 """
@@ -58,18 +58,18 @@ class Converter:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the script and the Python beside it that it imports."""
+        """SHA-256 over the script and the Python next to it that it imports."""
         root = self.script.parent
-        beside = [*root.glob("conversion/*.py"), *root.glob("gguf-py/gguf/*.py")]
+        imported = [*root.glob("conversion/*.py"), *root.glob("gguf-py/gguf/*.py")]
         total = sha256()
-        for path in [self.script, *sorted(beside)]:
+        for path in [self.script, *sorted(imported)]:
             content = path.read_bytes()
             total.update(f"{path.relative_to(root)}\0{len(content)}\0".encode() + content)
         return total.hexdigest()
 
 
 def find_converter(engine_folder: Path | None = None, outtype: str = "bf16") -> Converter | None:
-    """The converter of ``COOK_CONVERTER`` (a script or a checkout), else beside the engine.
+    """The converter of ``COOK_CONVERTER`` (a script or a checkout), else next to the engine.
 
     ``engine_folder`` is where the engine's tools lie; the checkout is at most four folders up.
     Its Python is ``COOK_CONVERTER_PYTHON``, the checkout's own environment, or ``python3``.

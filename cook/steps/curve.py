@@ -52,7 +52,7 @@ SLOW_S = 0.05
 MOST_ROUNDS = 4
 """At a depth that takes long to read, all windows are timed again, as often as takes no longer than
 that reading, at most so many times in all: batches of 0.3 s at 16,384 tokens scatter by a quarter
-on a shared machine, and three of each told prices a third off."""
+on a shared machine, and three of each made prices a third off."""
 FASTER = 4.0
 """Times that a machine may be as fast as the reference: repeats are planned as on such a one, since
 a repeat too many in a plan is better than three too few."""
@@ -197,7 +197,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
         contexts = self._contexts(path, trace.header.context)
-        load = contexts[0].load
+        load = contexts[0][0]
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch = Watch(partial(_cpu_s, worker))
@@ -220,40 +220,34 @@ class CurveStep(_TimedModel[CurveOutcome]):
             others_cores=others,
         )
 
-    def _contexts(self, path: Path, context: int) -> tuple[_Context, ...]:
+    def _contexts(self, path: Path, context: int) -> list[tuple[ModelLoad, list[int]]]:
+        """Contexts, and the widths that are timed in each."""
         beyond = max(self.widths)  # the deepest batch begins at a text's end
         usual = max(self.widths) if self.verifies else 1
         shares: dict[int, list[int]] = {}
         for width in self.widths:
             fewest = next((rows for rows in self.rows if rows >= width), usual)
             shares.setdefault(fewest, []).append(width)
-        return tuple(
-            _Context(
+        return [
+            (
                 model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs),
-                tuple(widths),
+                widths,
             )
             for outputs, widths in shares.items()
-        )
+        ]
 
-    def _row(self, depth: int, times: _Times, contexts: Sequence[_Context]) -> tuple[float, ...]:
-        """Seconds of each width, each context with its own; from the first and back to it."""
-        first, *others = contexts
-        share = 1 / len(contexts)
-        seconds = times.row(depth, first.widths, share)
-        for context in others:
-            times.worker.load(context.load, carry=True)
-            seconds += times.row(depth, context.widths, share)
-        if others:
-            times.worker.load(first.load, carry=True)
+    def _row(
+        self, depth: int, times: _Times, contexts: Sequence[tuple[ModelLoad, list[int]]]
+    ) -> tuple[float, ...]:
+        """Seconds of each width, each in its context; from the first and back to it."""
+        seconds: tuple[float, ...] = ()
+        for number, (load, widths) in enumerate(contexts):
+            if number:
+                times.worker.load(load, carry=True)
+            seconds += times.row(depth, widths, share=1 / len(contexts))
+        if len(contexts) > 1:
+            times.worker.load(contexts[0][0], carry=True)
         return seconds
-
-
-@dataclass(frozen=True)
-class _Context:
-    """A context, and the widths that are timed in it."""
-
-    load: ModelLoad
-    widths: tuple[int, ...]
 
 
 def rows_for(engine: Engine, args: ModelArgs, lengths: Iterable[int]) -> tuple[int, ...]:

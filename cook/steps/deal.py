@@ -31,13 +31,7 @@ from cook.graph.step import Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
 from cook.record.prompt_runs import PromptRun
-from cook.steps.live import (
-    WARM_UP,
-    WARM_UP_TOKENS,
-    LiveOutcome,
-    LiveStep,
-    Watch,
-)
+from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, LiveStep, Watch
 from cook.steps.made_model import made_bytes
 from cook.steps.phase import Phase
 from cook.steps.work import model_bytes
@@ -174,9 +168,8 @@ class DealStep(Step[DealOutcome]):
                 seat.failure, seat.runs = None, {}
                 block.deal([seat], whole=False)
         dealt = tuple(seat.dealt(self.servers[0].prompts) for seat in seats)
-        first = dealt[0]
-        if first.outcome is None:
-            raise StepError(f"{self.label}: {self.servers[0].name}: {first.failure}")
+        if dealt[0].outcome is None:
+            raise StepError(f"{self.label}: {self.servers[0].name}: {dealt[0].failure}")
         return DealOutcome(dealt, together, time.monotonic() - started, block.waited_s)
 
 
@@ -258,24 +251,24 @@ class _Seat:
 
     def dealt(self, prompts: Sequence[Prompt]) -> DealtServer:
         """Its part of the outcome: what ran on every prompt, or why not."""
-        if self.failure is None and len(self.runs) == len(prompts):
-            runs = tuple(self.runs[prompt.id] for prompt in prompts)
-            try:
-                self.step.require_drafting(runs)
-            except StepError as error:
-                return DealtServer(None, error.message)
-            cores = [run.others_cores for run in runs if run.others_cores is not None]
-            outcome = LiveOutcome(
-                runs=runs,
-                load_seconds=self.load_seconds,
-                peak_rss_bytes=self.peak_rss_bytes,
-                command=self.command,
-                others_cores=sum(cores) / len(cores) if cores else None,
-                log=self.log,
-                warm_up=self.warm_up,
-            )
-            return DealtServer(outcome)
-        return DealtServer(None, self.failure or "not every prompt was answered")
+        if self.failure is not None or len(self.runs) < len(prompts):
+            return DealtServer(None, self.failure or "not every prompt was answered")
+        runs = tuple(self.runs[prompt.id] for prompt in prompts)
+        try:
+            self.step.require_drafting(runs)
+        except StepError as error:
+            return DealtServer(None, error.message)
+        cores = [run.others_cores for run in runs if run.others_cores is not None]
+        outcome = LiveOutcome(
+            runs=runs,
+            load_seconds=self.load_seconds,
+            peak_rss_bytes=self.peak_rss_bytes,
+            command=self.command,
+            others_cores=sum(cores) / len(cores) if cores else None,
+            log=self.log,
+            warm_up=self.warm_up,
+        )
+        return DealtServer(outcome)
 
 
 @dataclass
@@ -339,13 +332,13 @@ class _Block:
 
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
-        parting = any(seat.step.remembers for seat in seats)
+        parting = not first and any(seat.step.remembers for seat in seats)
         for place in rng.permutation(len(seats)):
             seat = seats[place]
             if seat.failure is not None or seat.server is None:
                 continue
             try:
-                if parting and not first:
+                if parting:
                     tokens = seat.step.parting_tokens
                     seat.server.complete(WARM_UP, tokens, temperature=0.0, seed=1)
                 seat.runs[prompt.id] = self._ask(seats, seat, prompt)
@@ -391,7 +384,7 @@ def _wait_for_rest(servers: Sequence[Server]) -> float:
 
 def _has_room(open_seats: Sequence[_Seat], seat: _Seat, bench: Workbench) -> bool:
     """Whether memory is left for the server of ``seat``, going by what those that are open took of
-    their own: files that are mapped are there once, whoever maps them."""
+    their own: a mapped file is there once, however many map it."""
     pids = [s.server.pid for s in open_seats if s.server is not None]
     own = [anonymous_bytes(pid) for pid in pids if pid is not None]
     available = available_memory_bytes()

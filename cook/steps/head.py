@@ -34,11 +34,11 @@ from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
 from cook.graph.cost import Cost
 from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Workbench
-from cook.steps.made_model import MODEL_FILE, ModelStep
+from cook.steps.made_model import MODEL_FILE, ModelStep, written_model
 from cook.steps.tensors import TensorQuantizer, quantizer_of, seconds_a_weight, tensor_piece
 
 _BASE = "Q8_0"
-"""Of the command that is told: mainline reads rules under quantized base types alone."""
+"""Of the command that a report shows: mainline reads rules under quantized base types alone."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,7 @@ class HeadStep(ModelStep):
         metadata |= sharing_padding(metadata, tensors, file.alignment)
         output = bench.directory / MODEL_FILE
         write_gguf_file(output, metadata, tensors, alignment=file.alignment, durable=False)
-        written = read_gguf(output).tensors
-        return QuantizeResult(
-            types={tensor.name: tensor.type_name for tensor in written},
-            tensor_bytes=sum(tensor.size_bytes or 0 for tensor in written),
-            seconds=time.monotonic() - started,
-            peak_rss_bytes=peak_bytes,
-            command=self._command(file, output),
-        )
+        return written_model(output, started, self._command(file, output), peak_bytes)
 
     def _command(self, file: GgufFile, output: Path) -> tuple[str, ...]:
         """Every tensor's type stated, so that those that have it are copied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from cook.engines import tool_runs
@@ -108,7 +108,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
             corpus_ended = self.otherwise == "extend"
             warnings.append(coverage + ("; the corpus has no more text" if corpus_ended else ""))
             break
-        return _with_warnings(outcome, warnings)
+        return replace(outcome, warnings=(*outcome.warnings, *warnings))
 
     def _collect(self, bench: Workbench, chunks: int | None) -> ImatrixOutcome:
         output = bench.directory / self.file_name
@@ -156,9 +156,3 @@ class ImatrixStep(Step[ImatrixOutcome]):
             text += f"; {len(outcome.skipped)} tensors have no data at all, e.g. "
             text += outcome.skipped[0]
         return text
-
-
-def _with_warnings(outcome: ImatrixOutcome, more: list[str]) -> ImatrixOutcome:
-    from dataclasses import replace
-
-    return replace(outcome, warnings=(*outcome.warnings, *more))

@@ -1,14 +1,14 @@
-"""Step: one candidate's llama-server and what is asked of it, alone or by several clients.
+"""Step: one candidate's llama-server, and requests to it.
 
-:class:`cook.steps.deal.DealStep` deals prompts to several of these servers; run by itself the step
-asks as many at once as the server has slots.
+:class:`cook.steps.deal.DealStep` deals prompts to several of these servers, one request at a time.
+Run alone, the step has as many clients as the server has slots.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -137,7 +137,7 @@ class LiveOutcome(Timed):
     """Prompt and reply that the server was warmed up with, where it drafts from what it has
     seen; None where that does not matter, or the engine does not tell."""
     busy_s: float | None = None
-    """From the first request to the last answer, where several clients asked in parallel."""
+    """From the first request to the last answer, where the clients of all slots ask at once."""
 
 
 @dataclass(frozen=True)
@@ -184,14 +184,14 @@ class LiveStep(Step[LiveOutcome]):
             "prompts": [[p.id, p.whole] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
-            # Said where it changes what is asked: greedy runs of before stay.
+            # Only where it changes the requests: greedy runs keep their keys.
             **({"seeds": "by prompt"} if self.draws_by_prompt else {}),
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
-            # Of the time when another tool could run them: without it every live key changes.
+            # From when another tool could run them: without it every live key changes.
             "tool": "server",
-            # Absent without one: the keys of before stay.
+            # Only where there is one, so that other keys stay.
             **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
             **({"slots": self.slots} if self.slots > 1 else {}),
             **({"draft_context": self.draft_context} if self.draft_context else {}),
@@ -219,7 +219,7 @@ class LiveStep(Step[LiveOutcome]):
         )
 
     def context_bytes(self) -> float:
-        """What its server's contexts take beside the weights, about."""
+        """What its server's contexts take next to the weights, about."""
         held = context_bytes(self.target, self.target_args, self.context, self.slots)
         if self.draft is not None:
             own = self.draft_context or self.context
@@ -241,54 +241,30 @@ class LiveStep(Step[LiveOutcome]):
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
+        """All prompts, in their order: every client asks for the next one once it has an answer."""
         started = time.monotonic()
         with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
             load_seconds = time.monotonic() - started
-            warmed = server.complete(WARM_UP, n_predict=WARM_UP_TOKENS, temperature=0.0, seed=1)
-            warm_up = None
-            if self.ngram is not None and warmed.tokens is not None:
-                warm_up = server.tokenize(WARM_UP, add_special=True), warmed.tokens
-            watch, busy_s = Watch(lambda: server.cpu_s), None
-            if self.slots == 1:
-                runs = list(self._one_by_one(server, bench, warmed))
-            else:
-                runs, busy_s = self._in_parallel(server, bench)
-            others, log = watch.others_cores(), server.log.parent.name
+            texts = [self.rendered(server, prompt) for prompt in self.prompts]
+
+            def ask(index: int) -> PromptRun:
+                return self.ask(server, self.prompts[index], texts[index])
+
+            # A connection each, and every slot's caches are warm.
+            self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
+            watch, started = Watch(lambda: server.cpu_s), time.monotonic()
+            runs = self._at_once(server, len(self.prompts), ask, bench.advance)
+            busy_s, others_cores = time.monotonic() - started, watch.others_cores()
         self.require_drafting(runs)
         return LiveOutcome(
             runs=tuple(runs),
             load_seconds=load_seconds,
             peak_rss_bytes=server.peak_rss_bytes,
             command=server.command,
-            others_cores=others,
-            log=log,
-            warm_up=warm_up,
+            others_cores=others_cores,
+            log=server.log.parent.name,
             busy_s=busy_s,
         )
-
-    def _one_by_one(
-        self, server: Server, bench: Workbench, warmed: Completion
-    ) -> Iterator[PromptRun]:
-        for index, prompt in enumerate(self.prompts):
-            if index and self.remembers:
-                server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
-            text = self.rendered(server, prompt)
-            yield self.ask(server, prompt, text, self.is_streamed(server, warmed, text))
-            bench.advance((index + 1) / len(self.prompts))
-
-    def _in_parallel(self, server: Server, bench: Workbench) -> tuple[list[PromptRun], float]:
-        """All requests, in the order of the prompts, and seconds from the first to the last
-        answer: every client asks for the next prompt once it has an answer."""
-        texts = [self.rendered(server, prompt) for prompt in self.prompts]
-        # A connection each, and every slot's caches are warm.
-        self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
-        started = time.perf_counter()
-
-        def ask(index: int) -> PromptRun:
-            return self.ask(server, self.prompts[index], texts[index])
-
-        runs = self._at_once(server, len(self.prompts), ask, bench.advance)
-        return runs, time.perf_counter() - started
 
     def _at_once(
         self,
@@ -335,9 +311,9 @@ class LiveStep(Step[LiveOutcome]):
         return self.remembers and self.ngram is None
 
     def is_streamed(self, server: Server, warmed: Completion, text: str) -> bool:
-        """Whether the answer to ``text`` comes streamed, as late readings are told: where tokens
+        """Whether the answer to ``text`` comes streamed, which shows late readings: where tokens
         are slow, by those that the server was ``warmed`` up with, or else where the prompt is so
-        long that its reading is told wrong by more than it takes to hear of all tokens."""
+        long that the error in its reading is more than it takes to hear of all tokens."""
         if not self.reads_late:
             return False
         pace = warmed.decode_tokens_per_s

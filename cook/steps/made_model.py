@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import QuantizeResult
+from cook.formats.gguf import read_gguf
 from cook.formats.naming import split_name
 from cook.graph.step import Input, Source, Step, Workbench, digest_of_all
 from cook.graph.store import Artifact, StoredFile
@@ -60,3 +62,18 @@ def made_bytes(bench: Workbench, node: Input) -> int:
 def model_path(bench: Workbench, node: Input) -> Path:
     """The file of the model ``node`` to give to an engine: a source's, or a made one's first."""
     return node.path if isinstance(node, Source) else model_paths(bench.artifact(node))[0]
+
+
+def written_model(
+    path: Path, started: float, command: tuple[str, ...], peak_rss_bytes: int | None = None
+) -> QuantizeResult:
+    """What a step says of the model that it wrote as ``path``, ``started`` as
+    ``time.monotonic()`` has it."""
+    tensors = read_gguf(path).tensors
+    return QuantizeResult(
+        types={tensor.name: tensor.type_name for tensor in tensors},
+        tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+        seconds=time.monotonic() - started,
+        peak_rss_bytes=peak_rss_bytes,
+        command=command,
+    )

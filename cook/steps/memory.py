@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
@@ -65,8 +65,6 @@ class MemoryStep(Step[MemoryOutcome]):
         return f"memory {self.name} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        from dataclasses import asdict
-
         return {"args": asdict(self.args), "context": self.context}
 
     def cost(self) -> Cost | None:
@@ -74,8 +72,6 @@ class MemoryStep(Step[MemoryOutcome]):
         return Cost((size,)) if size is not None else None
 
     def run(self, bench: Workbench) -> MemoryOutcome:
-        from dataclasses import replace
-
         args = self.args
         if self.engine.flavour is Flavour.LLAMA_CPP:
             # Mainline prints its buffers at trace level only (docs/internals/engines.md#logs).

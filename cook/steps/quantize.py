@@ -41,9 +41,9 @@ from cook.graph.step import Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.made_model import MODEL_FILE, ModelStep
-from cook.steps.published_tensor import PublishedTensor
 from cook.steps.tensors import (
     Importance,
+    PublishedTensor,
     TensorQuantizer,
     quantizer_of,
     seconds_a_weight,
@@ -75,7 +75,7 @@ class QuantizeStep(ModelStep):
     pure: bool = False
     allow_requantize: bool = False
     published: tuple[PublishedTensor, ...] = ()
-    """Tensors that somebody else quantized; the rest is quantized here."""
+    """Tensors that another publisher quantized; the rest is quantized here."""
     split: SplitLimit | None = None
     """None for one file, however large."""
 
@@ -161,7 +161,7 @@ class QuantizeStep(ModelStep):
         file = read_gguf(job.source)
         try:
             types = _resolved(self.engine, job, file, importance, self._published_names)
-            quantizer = _Quantizer.of(self.engine)
+            version = _quantization_version(self.engine)
         except _ForTheToolError as left:
             if self.published:
                 raise StepError(
@@ -172,7 +172,7 @@ class QuantizeStep(ModelStep):
             result = self._by_tool(job, importance, bench)
             result = replace(result, warnings=(*left.reasons, *result.warnings))
         else:
-            result = self._by_tensor(job, file, types, importance, quantizer, bench)
+            result = self._by_tensor(job, file, types, importance, version, bench)
         return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
 
     def _by_tensor(
@@ -181,16 +181,17 @@ class QuantizeStep(ModelStep):
         file: GgufFile,
         types: Mapping[str, QuantType],
         importance: Importance,
-        quantizer: _Quantizer,
+        quantization_version: int,
         bench: Workbench,
     ) -> QuantizeResult:
         started = time.monotonic()
+        library = quantizer_of(self.engine)
         changed = [t for t in file.tensors if types[t.name].id != t.type_id]
         published = {p.tensor: p for p in self.published}
         pieces = {
             t.name: published[t.name].piece(self.source, t)
             if t.name in published
-            else tensor_piece(self.source, t, types[t.name], importance.digest(t), quantizer.digest)
+            else tensor_piece(self.source, t, types[t.name], importance.digest(t), library)
             for t in changed
         }
         of_key = {pieces[t.name].key: t for t in changed}
@@ -226,10 +227,10 @@ class QuantizeStep(ModelStep):
             file,
             self.engine.flavour,
             file_type=ftype_by_name(job.ftype).file_type,
-            quantization_version=quantizer.version,
+            quantization_version=quantization_version,
             imatrix=importance.facts,
         )
-        metadata |= self._provenance(importance, quantizer.digest)
+        metadata |= self._provenance(importance, library)
         paths = self._write(job.output, metadata, tensors, file.alignment)
         written = {t.name: t.type_name for t in read_gguf(paths[0]).tensors}
         if differences := tool_runs.compare(job.expected, written, written):
@@ -364,25 +365,20 @@ def _type_of(tensor: TensorInfo) -> QuantType:
     return found
 
 
-@dataclass(frozen=True)
-class _Quantizer:
-    """The worker's program of an engine, and what files say of it."""
+def _quantization_version(engine: Engine) -> int:
+    """What files say of the library that quantizes; _ForTheToolError where cook's worker cannot be
+    built with it."""
+    from cook.engines.worker.compile import build_worker, locate, quantization_version
 
-    program: Path
-    digest: str
-    version: int
-
-    @classmethod
-    def of(cls, engine: Engine) -> _Quantizer:
-        from cook.engines.worker.compile import build_worker, locate, quantization_version
-
-        try:
-            files = locate(engine)
-            return cls(build_worker(files), quantizer_of(engine), quantization_version(files))
-        except (PrerequisiteError, StepError) as error:
-            raise _ForTheToolError(
-                f"llama-quantize made every tensor again, shared with no other: {error.message}"
-            ) from None
+    try:
+        files = locate(engine)
+        build_worker(files)
+        quantizer_of(engine)
+        return quantization_version(files)
+    except (PrerequisiteError, StepError) as error:
+        raise _ForTheToolError(
+            f"llama-quantize made every tensor again, shared with no other: {error.message}"
+        ) from None
 
 
 def _usual(warning: str) -> bool:

@@ -19,7 +19,7 @@ from cook.formats.reduction import Reduction, reduced
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.paths import cook_home
-from cook.steps.made_model import MODEL_FILE, ModelStep, model_path
+from cook.steps.made_model import MODEL_FILE, ModelStep, model_path, written_model
 from cook.steps.work import read_bytes
 
 
@@ -73,12 +73,6 @@ class ReduceStep(ModelStep):
         metadata, kept = reduced(file, self.reduction)
         output = bench.directory / MODEL_FILE
         write_gguf_file(output, metadata, kept, alignment=file.alignment, durable=False)
-        tensors = read_gguf(output).tensors
         flags = self.reduction.flags(file.architecture)
-        return QuantizeResult(
-            types={tensor.name: tensor.type_name for tensor in tensors},
-            tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
-            seconds=time.monotonic() - started,
-            peak_rss_bytes=None,
-            command=("llama-quantize", *flags, str(source), str(output), "COPY", "1"),
-        )
+        command = ("llama-quantize", *flags, str(source), str(output), "COPY", "1")
+        return written_model(output, started, command)

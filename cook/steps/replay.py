@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -98,7 +98,7 @@ class ReplayStep(Step[ReplayOutcome]):
             "rollout_steps": self.rollout_steps,
             "width": self.width,
             "prompts": list(self.prompts) if self.prompts is not None else None,
-            # Said only where it changes what is kept, so that older replays are found again.
+            # Only where it changes what is kept, so that older replays are found again.
             **({"rollout_floor": self.rollout_floor} if self.rollout_floor else {}),
             **({"top": self.top} if self.top else {}),
         }
@@ -142,7 +142,7 @@ class ReplayStep(Step[ReplayOutcome]):
         require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None
         arrays: dict[str, Any] = {}
-        totals = _Totals()
+        seen: list[tuple[Reply, Replay]] = []
         load = model_load(self.engine, path, self.args, trace.header.context)
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             for index, reply in enumerate(trace):
@@ -163,10 +163,10 @@ class ReplayStep(Step[ReplayOutcome]):
                     rollout_stop_below=self.rollout_floor,
                 )
                 arrays |= {f"{index}.{k}": v for k, v in _columns(found).items()}
-                totals.add(found, reply)
+                seen.append((reply, found))
                 bench.advance((index + 1) / len(trace))
         np.savez(bench.directory / REPLAY_FILE, allow_pickle=False, **arrays)
-        return totals.outcome()
+        return _outcome(seen)
 
 
 def replies(
@@ -239,7 +239,7 @@ def positions_in(
         reply.tokens,
         prompt=reply.head.prompt_tokens,
         reply=reply.head.emitted,
-        eog=frozenset(trace.header.eog) | end_of(reply),
+        eog=_ends(trace, reply),
         rollout_floor=rollout_floor,
         n_predict=n_predict,
         context=context,
@@ -254,17 +254,16 @@ def ngram_request(trace: TraceFile, reply: Reply, *, n_predict: int, context: in
         reply.prompt,
         reply.tokens,
         reply.head.emitted,
-        frozenset(trace.header.eog) | end_of(reply),
+        _ends(trace, reply),
         n_predict=n_predict,
         context=context,
     )
 
 
-def end_of(reply: Reply) -> frozenset[int]:
-    """The token that ended ``reply``: a trace over HTTP may not know the whole set."""
-    if reply.head.stop != "eog":
-        return frozenset()
-    return frozenset({int(reply.tokens[reply.head.emitted - 1])})
+def _ends(trace: TraceFile, reply: Reply) -> frozenset[int]:
+    """Tokens that end a reply, with the one that ended this: a trace over HTTP may not know all."""
+    last = {int(reply.tokens[reply.head.emitted - 1])} if reply.head.stop == "eog" else set()
+    return frozenset(trace.header.eog) | last
 
 
 def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply | None:
@@ -318,40 +317,28 @@ def _sampled(trace: TraceFile, reply: Reply, chances: Floats) -> SampledReply:
     return SampledReply(head.prompt_tokens, filled, n_predict, head.category, head.weight)
 
 
-class _Totals:
-    """Sums over replies; positions exclude each reply's first token, which is never drafted."""
-
-    def __init__(self) -> None:
-        self.positions = self.matches = self.top5 = self.decode_ns = self.reduce_ns = 0
-        self.known = 0
-        self.kld = self.rest = 0.0
-
-    def add(self, found: Replay, reply: Reply) -> None:
-        tokens = reply.tokens
-        drafted = slice(1, reply.head.emitted)
-        self.positions += reply.head.emitted - 1
-        self.matches += int((found.argmax[drafted] == tokens[drafted]).sum())
-        self.top5 += int((found.rank[drafted] < 5).sum())
-        if found.divergence is not None:
-            known = reply.known[drafted]
-            self.known += int(known.sum())
-            self.kld += float(found.divergence.kld[drafted][known].sum())
-            self.rest += float(found.divergence.rest[drafted][known].sum())
-        self.decode_ns += found.decode_ns
-        self.reduce_ns += found.reduce_ns
-
-    def outcome(self) -> ReplayOutcome:
-        if not self.positions:
-            raise InputError("the trace has no token that a draft could propose")
-        return ReplayOutcome(
-            self.positions,
-            self.matches,
-            self.top5,
-            self.kld / self.known if self.known else None,
-            self.rest / self.known if self.known else None,
-            self.decode_ns,
-            self.reduce_ns,
-        )
+def _outcome(found: Sequence[tuple[Reply, Replay]]) -> ReplayOutcome:
+    """Sums over replies, without each one's first token, which is never drafted."""
+    drafted = [(reply, replay, slice(1, reply.head.emitted)) for reply, replay in found]
+    positions = sum(reply.head.emitted - 1 for reply, _ in found)
+    if not positions:
+        raise InputError("the trace has no token that a draft could propose")
+    known = kld = rest = 0.0
+    for reply, replay, at in drafted:
+        if replay.divergence is not None:
+            seen = reply.known[at]
+            known += int(seen.sum())
+            kld += float(replay.divergence.kld[at][seen].sum())
+            rest += float(replay.divergence.rest[at][seen].sum())
+    return ReplayOutcome(
+        positions=positions,
+        matches=sum(int((r.argmax[at] == reply.tokens[at]).sum()) for reply, r, at in drafted),
+        top5=sum(int((r.rank[at] < 5).sum()) for _, r, at in drafted),
+        mean_kld=kld / known if known else None,
+        mean_rest=rest / known if known else None,
+        decode_ns=sum(replay.decode_ns for _, replay in found),
+        reduce_ns=sum(replay.reduce_ns for _, replay in found),
+    )
 
 
 _BY_TOKEN = ["argmax", "confidence", "logsumexp", "logq", "logq_t", "rank", "margin", "entropy"]

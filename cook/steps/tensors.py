@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from cook.config import memory_bytes
 from cook.engines.base import Engine
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
-from cook.errors import InputError, PrerequisiteError
-from cook.formats.gguf import TensorInfo
-from cook.formats.quant_types import Flavour, QuantType
+from cook.errors import InputError, PrerequisiteError, StepError
+from cook.files import FileRange
+from cook.formats.gguf import TensorInfo, read_shard
+from cook.formats.quant_types import Flavour, QuantType, by_name
 from cook.formats.splice import ImatrixFacts
 from cook.graph.piece import Piece
-from cook.graph.step import Source, Workbench
+from cook.graph.step import JsonValue, Source, Workbench
 
 if TYPE_CHECKING:
     from cook.engines.worker.messages import RowsOfTensor
@@ -71,6 +72,54 @@ def tensor_piece(
     )
 
 
+@dataclass(frozen=True)
+class PublishedTensor:
+    """A quantized tensor that another publisher made, in place of quantizing: ``tensor`` as
+    ``type``, in the file ``shard``, whose digest is in the publisher's map.
+
+    ``publisher`` is the repository's owner and model, ``imatrix`` the SHA-256 of the matrix that
+    it was quantized with, None where the map has none.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    type: str
+    shard: Source
+    publisher: str
+    imatrix: str | None
+
+    def piece(self, source: Source, tensor: TensorInfo) -> Piece:
+        """What the store calls it, as ``tensor`` of ``source``: never what was quantized here."""
+        made_by = f"published:{self.publisher}:{self.shard.digest}"
+        return tensor_piece(source, tensor, by_name(self.type), self.imatrix, made_by)
+
+    def data(self) -> FileRange:
+        """Where its data lies. StepError where the shard holds anything but what it should."""
+        path = self.shard.path
+        file = read_shard(path)
+        found = [(t.name, t.shape, t.type_name.lower()) for t in file.tensors]
+        if found != [(self.tensor, self.shape, self.type.lower())]:
+            held = "; ".join(f"{n} {s} {t}" for n, s, t in found[:2]) or "no tensor"
+            if len(found) > 2:
+                held += f" and {len(found) - 2} more"
+            raise StepError(
+                f"{path}: holds {held}, and its map says {self.tensor} {self.shape} {self.type}",
+                hint="leave out `tensors_from` to quantize this tensor here, and report it to "
+                f"{self.publisher.partition('/')[0]}",
+            )
+        return file.place(self.tensor)
+
+    def copy(self, path: Path) -> None:
+        """Write its data as ``path``."""
+        data = self.data()
+        with path.open("wb") as out:
+            data.append_to(out)
+
+    def in_key(self) -> JsonValue:
+        """What of it decides a file's bytes, next to the shard's digest."""
+        return [self.tensor, self.type, self.publisher, self.imatrix]
+
+
 def quantizer_of(engine: Engine) -> str:
     """SHA-256 of the library that quantizes; PrerequisiteError for an engine without one."""
     files = engine.facts.files
@@ -89,8 +138,8 @@ def seconds_a_weight(tensor_type: str) -> float:
 
 
 class TensorQuantizer:
-    """Quantizes tensors for a running step, and tells the workbench which share of ``total_bytes``
-    of their source is done.
+    """Quantizes tensors for a running step, and reports which share of ``total_bytes`` of their
+    source is done.
 
     Its worker is there with the first tensor, and ``held`` from then on: where all are stored, none
     is needed.

@@ -108,7 +108,7 @@ class TraceStep(Step[TraceOutcome]):
     def run(self, bench: Workbench) -> TraceOutcome:
         from cook.trace.worker_target import WorkerTarget
 
-        # Kept beside the store until whole, so that a crash costs one reply, not the trace.
+        # Kept outside the store until whole, so that a crash costs one reply, not the trace.
         partial = cook_home() / "partial" / f"trace-{self.key}"
         count = len(self.prompts)
         with WorkerTarget(
@@ -204,10 +204,4 @@ def given_trace(path: Path) -> RecordedTraceStep:
 
 
 def _outcome(found: Recorded) -> TraceOutcome:
-    return TraceOutcome(
-        replies=found.replies,
-        tokens=found.tokens,
-        ended=found.ended,
-        prompt_tokens=found.prompt_tokens,
-        holes=found.holes,
-    )
+    return TraceOutcome(found.replies, found.tokens, found.ended, found.prompt_tokens, found.holes)

@@ -36,16 +36,16 @@ def artifact(
     if engine is not None:
         parts["engine"] = {**(parts["engine"] or {}), "digest": engine}
     return Artifact(
-        Path("x"),
-        kind or step.kind,
-        "k",
-        "l",
-        parts,
-        {},
-        (),
-        seconds,
-        "now",
-        {},
+        directory=Path("x"),
+        kind=kind or step.kind,
+        key="k",
+        label="l",
+        key_parts=parts,
+        result={},
+        files=(),
+        seconds=seconds,
+        created="now",
+        made_from={},
         nominal_s=nominal(step),
     )
 

@@ -11,7 +11,18 @@ from cook.graph.store import Artifact
 
 def test_steps_are_known_by_key_and_tensors_by_their_source() -> None:
     used = Used(frozenset({"k"}), frozenset({"sha256:1"}))
-    step = Artifact(Path("s"), "quantize", "k", "Q8_0", {}, {}, (), 1.0, "2026", {})
+    step = Artifact(
+        directory=Path("s"),
+        kind="quantize",
+        key="k",
+        label="Q8_0",
+        key_parts={},
+        result={},
+        files=(),
+        seconds=1.0,
+        created="2026",
+        made_from={},
+    )
     of_it = replace(step, kind="tensor", key="t", key_parts={"inputs": {"source": "sha256:1"}})
     assert used.covers(step)
     assert not used.covers(replace(step, key="other"))

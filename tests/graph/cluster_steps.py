@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
-from cook.graph.step import Input, JsonValue, Needs, Step, Workbench
+from cook.graph.step import Needs, Workbench
+from tests.graph.worded import Text, Worded
 
 
 @dataclass(frozen=True)
-class Slept:
-    text: str
-
-
-@dataclass(frozen=True)
-class Nap(Step[Slept]):
+class Nap(Worded):
     """Sleeps ``seconds`` in a program of its own, and notes in ``diary`` that it did."""
 
-    word: str
     diary: Path = field(compare=False)
     seconds: float = 0.0
-    below: tuple[Step[Any], ...] = ()
     fails: str = ""
     needed: Needs | None = None
 
     kind: ClassVar[str] = "nap"
-    result_type: ClassVar[type] = Slept
-
-    @property
-    def label(self) -> str:
-        return f"nap {self.word}"
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {str(number): step for number, step in enumerate(self.below)}
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {"word": self.word}
 
     def needs(self) -> Needs:
         return self.needed or super().needs()
 
-    def run(self, bench: Workbench) -> Slept:
+    def run(self, bench: Workbench) -> Text:
         with self.diary.open("a") as diary:
             diary.write(f"{self.word} {os.getpid()}\n")
         if self.fails == "worker":
@@ -59,7 +41,7 @@ class Nap(Step[Slept]):
         parts = [bench.file(step, "text").read_text() for step in self.below]
         text = f"{self.word}({','.join(parts)})"
         (bench.directory / "text").write_text(text)
-        return Slept(text)
+        return Text(text)
 
 
 class TimedNap(Nap):

@@ -25,7 +25,8 @@ from cook.graph.step import Needs, Step
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from tests.clusters import Processes, cluster, worker_pids
-from tests.graph.cluster_steps import Nap, Slept, TimedNap, naps
+from tests.graph.cluster_steps import Nap, TimedNap, naps
+from tests.graph.worded import Text
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +47,12 @@ def run(
     going_on: Callable[[], None] = lambda: None,
 ) -> Outcomes:
     with (
-        connected(processes.address, threads=1, fresh=False) as elsewhere,
+        connected(processes.address, threads=1, fresh=False) as remote,
         Executor(
             Store(processes.home / "store"),
             Output(Mode.QUIET),
             logs=processes.home / "logs",
-            elsewhere=elsewhere,
+            remote=remote,
             going_on=going_on,
         ) as executor,
     ):
@@ -78,7 +79,7 @@ def test_workers_make_what_is_not_timed_and_we_what_is(
     top = Nap("top", diary, below=below)
     timed = TimedNap("timed", diary, below=(top,))
     outcomes = run(processes, [timed])
-    assert outcomes.result(timed) == Slept("timed(top(under-0(),under-1(),under-2(),under-3()))")
+    assert outcomes.result(timed) == Text("timed(top(under-0(),under-1(),under-2(),under-3()))")
     assert sorted(outcomes.ran) == sorted(s.label for s in (*below, top, timed))
     ran_by = dict(line.split() for line in diary.read_text().splitlines())
     assert ran_by["timed"] == str(os.getpid())
@@ -95,7 +96,7 @@ def test_what_a_step_fails_with_comes_back_whole(processes: Processes, tmp_path:
     assert isinstance(error, StepError)
     assert (error.message, error.hint, error.log) == ("bad broke", "mend it", Path("broken.log"))
     assert outcomes.failures[above.key].blocked_by == "nap bad"
-    assert outcomes.result(beside) == Slept("beside()")
+    assert outcomes.result(beside) == Text("beside()")
 
 
 def test_a_resource_that_no_worker_has_is_told_at_once(
@@ -149,7 +150,7 @@ def test_a_killed_worker_leaves_no_program_and_its_step_runs_again(
     os.kill(victim, signal.SIGKILL)
     until(lambda: orphan not in naps(), "its program runs on", 3)
     client.join()
-    assert found[0].result(step) == Slept("killed()")
+    assert found[0].result(step) == Text("killed()")
     assert slept(step.diary) == {"killed": 2}
     assert naps() == []
 
@@ -193,7 +194,7 @@ def test_who_leaves_takes_what_only_he_wanted(processes: Processes, tmp_path: Pa
     one.join()
     until(lambda: len(naps()) == 1, "the one that nobody wants runs on", 8)
     other.join()
-    assert found[0].result(both) == Slept("both()")
+    assert found[0].result(both) == Text("both()")
     assert slept(diary) == {"own": 1, "both": 1}
     until(lambda: naps() == [], "left running")
 
@@ -207,7 +208,7 @@ def test_what_was_given_up_can_be_asked_for_again(processes: Processes, tmp_path
 
     with pytest.raises(Interrupted):
         run(processes, [step], going_on=going_on)
-    assert run(processes, [step]).result(step) == Slept("again()")
+    assert run(processes, [step]).result(step) == Text("again()")
 
 
 def test_another_home_is_told_before_anything_runs(processes: Processes, tmp_path: Path) -> None:

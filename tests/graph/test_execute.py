@@ -23,36 +23,21 @@ from cook.engines.base import EngineIdentity, Flavour
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import PrerequisiteError, StepError
 from cook.graph.execute import Executor, Remaining
-from cook.graph.step import Input, JsonValue, Needs, Source, Step, Workbench, source
+from cook.graph.step import JsonValue, Needs, Source, Step, Workbench, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
+from tests.graph.worded import Text, Worded
+from tests.workbench import executor
 
 
 @dataclass(frozen=True)
-class Text:
-    text: str
-
-
-@dataclass(frozen=True)
-class Join(Step[Text]):
+class Join(Worded):
     """Joins its inputs' texts; fails on request."""
 
-    word: str
     below: tuple[Step[Any], ...] = ()
     fails: bool = False
 
     kind: ClassVar[str] = "join"
-    result_type: ClassVar[type] = Text
-
-    @property
-    def label(self) -> str:
-        return f"join {self.word}"
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {str(i): s for i, s in enumerate(self.below)}
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {"word": self.word}
 
     def run(self, bench: Workbench) -> Text:
         if self.fails:
@@ -61,12 +46,6 @@ class Join(Step[Text]):
         text = self.word + "(" + ",".join(parts) + ")"
         (bench.directory / "text").write_text(text)
         return Text(text)
-
-
-def executor(tmp_path: Path, **options: Any) -> Executor:
-    return Executor(
-        Store(tmp_path / "store"), Output(Mode.QUIET), logs=tmp_path / "logs", **options
-    )
 
 
 def test_runs_inputs_first_and_once(tmp_path: Path) -> None:
@@ -186,9 +165,6 @@ class Read(Step[Text]):
     def label(self) -> str:
         return "read"
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
-        return {"file": self.file}
-
     def params(self) -> Mapping[str, JsonValue]:
         return {}
 
@@ -234,25 +210,13 @@ def test_keys_follow_the_inputs(one: list[str], other: list[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Sleep(Step[Text]):
+class Sleep(Worded):
     """Sleeps in a program of its own; ``interrupts``: Ctrl-C comes once all of them sleep."""
 
-    word: str
     asleep: threading.Barrier = field(compare=False)
     interrupts: bool = False
 
     kind: ClassVar[str] = "sleep"
-    result_type: ClassVar[type] = Text
-
-    @property
-    def label(self) -> str:
-        return f"sleep {self.word}"
-
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
-        return {}
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {"word": self.word}
 
     def run(self, bench: Workbench) -> Text:
         spec = ProcessSpec(("/bin/sleep", "60"), "sleep", env={})
@@ -279,7 +243,7 @@ def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) 
 def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
     left = Remaining({"a": 10.0, "b": 10.0, "c": 20.0})
     assert left.seconds == 40
-    assert left.told() == "about 40 s left"
+    assert left.text() == "about 40 s left"
     left.ran("a", 10.0)
     assert left.seconds == pytest.approx(30)
     left.ran("b", 20.0)  # twice as long as expected
@@ -290,14 +254,14 @@ def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
     assert left.seconds < 10
     left.ran("c", 20.0)
     assert left.seconds is None
-    assert left.told() == ""
+    assert left.text() == ""
 
 
 def test_what_is_left_counts_down() -> None:
     left = Remaining({"a": 600.0})
-    assert left.told() == "about 10 min 00 s left"
-    assert left.told(550.0) == "about 50 s left"
-    assert left.told(700.0) == ""
+    assert left.text() == "about 10 min 00 s left"
+    assert left.text(550.0) == "about 50 s left"
+    assert left.text(700.0) == ""
 
 
 def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
@@ -360,28 +324,15 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Watched(Step[Text]):
+class Watched(Worded):
     """Takes ``seconds``, and says on the ``board`` when it runs."""
 
-    word: str
     board: Board = field(compare=False)
     seconds: float = 0.1
-    below: tuple[Step[Any], ...] = ()
     memory_bytes: int = 0
     device: bool = False
 
     kind: ClassVar[str] = "watched"
-    result_type: ClassVar[type] = Text
-
-    @property
-    def label(self) -> str:
-        return f"watched {self.word}"
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {str(i): s for i, s in enumerate(self.below)}
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {"word": self.word}
 
     def needs(self) -> Needs:
         return Needs(self.memory_bytes, self.device)
@@ -403,9 +354,9 @@ class Timing(Watched):
 def test_remeasure_times_again_and_keeps_what_is_not_timed(tmp_path: Path) -> None:
     board = Board()
     top = Timing("timing", board, below=(Watched("made", board),))
-    assert executor(tmp_path).run([top]).ran == ["watched made", "watched timing"]
+    assert executor(tmp_path).run([top]).ran == ["watched made", "timing timing"]
     assert executor(tmp_path).run([top]).ran == []
-    assert executor(tmp_path, remeasure=True).run([top]).ran == ["watched timing"]
+    assert executor(tmp_path, remeasure=True).run([top]).ran == ["timing timing"]
 
 
 def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
@@ -493,8 +444,8 @@ def test_one_step_alone_wants_its_inputs_stored(tmp_path: Path) -> None:
     with pytest.raises(PrerequisiteError, match="join top: its input join a is not made yet"):
         executor(tmp_path).run_one(top)
     executor(tmp_path).run_one(below)
-    outcomes = executor(tmp_path).run_one(top)
-    assert (outcomes.ran, outcomes.result(top)) == (["join top"], Text("top(a())"))
+    artifact, ran = executor(tmp_path).run_one(top)
+    assert (ran, artifact.result) == (True, {"text": "top(a())"})
 
 
 @dataclass(frozen=True)
@@ -509,9 +460,6 @@ class Stubborn(Step[Text]):
     @property
     def label(self) -> str:
         return "stubborn"
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {}

@@ -196,7 +196,7 @@ def test_workspaces_of_the_dead_are_swept_and_of_the_living_kept(tmp_path: Path)
 def test_remove(tmp_path: Path) -> None:
     store = Store(tmp_path)
     artifact = put(store, {"a": 1})
-    store.remove(artifact)
+    store.remove(artifact.directory)
     assert list(store.entries()) == []
 
 

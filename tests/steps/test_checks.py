@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +17,7 @@ from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.execute import Executor
 from cook.graph.step import Source, source
-from cook.graph.store import Store
-from cook.output import Output
 from cook.prompts.prompt_set import Prompt
 from cook.record.outcomes import Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
@@ -39,6 +35,7 @@ from cook.steps.checks import (
 )
 from cook.steps.trace import TraceStep
 from cook.trace.chain import Draws
+from tests.workbench import run
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
@@ -272,12 +269,9 @@ def test_wide_batches_are_compared_with_single_tokens_whatever_the_trace_is(
         ControlStep(bundled, target, args, trace, 5)
         for trace in (single, replace(single, batch_width=2))
     ]
-    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
-        executor.run(steps)
-        assert not executor.outcomes.failures
-        found = [executor.outcomes.result(step) for step in steps]
-    of_single, of_wide = found
+    outcomes = run(tmp_path, *steps, threads=1)
+    assert not outcomes.failures
+    of_single, of_wide = (outcomes.result(step) for step in steps)
     assert of_single is not None
     assert of_wide is not None
     assert (of_wide.width, of_wide.positions) == (of_single.width, of_single.positions) == (5, 120)

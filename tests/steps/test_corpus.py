@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ from cook.build.drafting import left_to_score, target_corpus
 from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
 from cook.formats.sampling import Sampling
-from cook.graph.execute import Executor
 from cook.graph.step import source
-from cook.graph.store import Store
-from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.recipe.load import parse_recipe
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import CORPUS_FILE, ImatrixStep
 from cook.steps.trace import TraceStep
+from tests.workbench import run
 
 PROMPTS = tuple(
     Prompt(f"p{i}", "code", f"def area_{i}(width, height):\n    return", "pick") for i in range(3)
@@ -39,22 +36,20 @@ def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) 
     imatrix = ImatrixStep(
         bundled, model, corpus, 32, None, False, 0.0, "warn", corpus_args(bundled)
     )
-    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
-        executor.run([imatrix])
-    assert not executor.outcomes.failures
-    text = executor.outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
-    found = executor.outcomes.result(corpus)
+    outcomes = run(tmp_path, imatrix, threads=1)
+    assert not outcomes.failures
+    text = outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
+    found = outcomes.result(corpus)
     assert found is not None
     assert found.replies == 3
     assert found.text_bytes == len(text.encode())
     for prompt in PROMPTS:
         assert prompt.text in text
     assert "<|" not in text  # no token of the template's, and no end of text
-    collected = executor.outcomes.result(imatrix)
+    collected = outcomes.result(imatrix)
     assert collected is not None
     assert collected.chunks >= found.tokens // 32 - 1
-    assert executor.outcomes.ran[:2] == [trace.label, corpus.label]
+    assert outcomes.ran[:2] == [trace.label, corpus.label]
 
 
 RECIPE = """\

@@ -140,13 +140,13 @@ def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
     rows = rows_for(MAINLINE, WITHOUT, lengths)
     assert rows == tuple(sorted(length + 1 for length in lengths))
     contexts = curve(widths_for(lengths), rows)._contexts(Path("target.gguf"), 4096)
-    assert [w for context in contexts for w in context.widths] == list(widths_for(lengths))
-    for context in contexts:
-        numbers = {p.name: p.value for p in context.load.parameters}
+    assert [w for _, widths in contexts for w in widths] == list(widths_for(lengths))
+    for load, widths in contexts:
+        numbers = {p.name: p.value for p in load.parameters}
         held = numbers["context.n_outputs_max"]
-        for width in context.widths:
+        for width in widths:
             assert held == min(n for n in rows if n >= width)
-    assert len({context.load.weights for context in contexts}) == 1, "read once"
+    assert len({load.weights for load, _ in contexts}) == 1, "read once"
 
 
 def test_rows_matter_where_threads_of_mainline_run_without_flash_attention() -> None:
@@ -157,8 +157,8 @@ def test_rows_matter_where_threads_of_mainline_run_without_flash_attention() -> 
     for some in (replace(WITHOUT, threads=1, threads_batch=2), replace(WITHOUT, threads=2)):
         assert rows_for(MAINLINE, some, [2, 8]) == (3, 9)
     alone = curve((1, 3, 9), ())
-    (context,) = alone._contexts(Path("target.gguf"), 4096)
-    assert context.widths == (1, 3, 9)
+    ((_, widths),) = alone._contexts(Path("target.gguf"), 4096)
+    assert widths == [1, 3, 9]
     assert "rows" not in alone.params(), "stored timings stay"
     assert curve((1, 3, 9), (3, 9)).params()["rows"] == [3, 9]
 

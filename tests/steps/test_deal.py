@@ -11,9 +11,7 @@ import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.ngram_settings import NgramSettings, NgramType
-from cook.engines.process.supervisor import Supervisor
 from cook.engines.server_api import Completion
-from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
@@ -23,7 +21,7 @@ from cook.provenance import machine
 from cook.steps import deal
 from cook.steps.deal import DealOutcome, DealStep
 from cook.steps.live import WARM_UP, LiveStep
-from tests.pieces import pieces_in
+from tests.workbench import workbench
 
 PROMPTS = load_prompts("demo").prompts[:6]
 NAMES = ("no draft", "n_max=2", "n_max=4", "n_max=8")
@@ -127,18 +125,7 @@ def farm(monkeypatch: pytest.MonkeyPatch) -> Farm:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Workbench:
-    def nothing(_: object) -> Any:
-        raise AssertionError("nothing is made here")
-
-    return Workbench(
-        tmp_path,
-        Supervisor(tmp_path / "logs"),
-        KeptWorkers(tmp_path / "workers"),
-        nothing,
-        1,
-        lambda share: None,
-        pieces_in(tmp_path / "store"),
-    )
+    return workbench(tmp_path)
 
 
 @pytest.fixture

@@ -15,24 +15,17 @@ from cook.errors import InputError
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.gguf_writer import copy_of, write_gguf_file
 from cook.formats.reduction import Reduction
-from cook.graph.execute import Executor, Outcomes
-from cook.graph.step import Step, source
-from cook.graph.store import Store
-from cook.output import Mode, Output
+from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.steps.head import HeadStep
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.memory import MemoryStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.tensors import KIND
+from tests.workbench import run
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512)
-
-
-def run(home: Path, *steps: Step[Any]) -> Outcomes:
-    with Executor(Store(home / "store"), Output(Mode.QUIET), logs=home / "logs") as executor:
-        return executor.run(steps)
 
 
 def data_of(file: GgufFile) -> dict[str, tuple[str, bytes]]:

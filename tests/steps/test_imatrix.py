@@ -12,7 +12,6 @@ import pytest
 from cook.engines import tool_runs
 from cook.engines.base import ImatrixJob, ImatrixResult
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
@@ -20,7 +19,7 @@ from cook.formats.quant_types import Flavour
 from cook.graph.step import Source, Workbench
 from cook.paths import demo_dir
 from cook.steps.imatrix import ImatrixStep, Otherwise
-from tests.pieces import pieces_in
+from tests.workbench import workbench
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 ENOUGH = 8
@@ -52,20 +51,7 @@ def step(otherwise: Otherwise, minimum: float = 1.0) -> ImatrixStep:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     monkeypatch.setattr(tool_runs, "imatrix", imatrix)
-
-    def nothing(_: object) -> Any:
-        raise AssertionError("nothing is made before")
-
-    workers = KeptWorkers(tmp_path / "workers")
-    return Workbench(
-        tmp_path,
-        Supervisor(tmp_path / "logs"),
-        workers,
-        nothing,
-        1,
-        lambda share: None,
-        pieces_in(tmp_path / "store"),
-    )
+    return workbench(tmp_path)
 
 
 def test_it_is_extended_until_every_expert_was_seen(bench: Workbench) -> None:

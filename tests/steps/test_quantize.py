@@ -24,14 +24,15 @@ from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.naming import shard_path
 from cook.formats.quant_types import Flavour, needs_imatrix, stored_type
-from cook.graph.execute import Executor, Outcomes
+from cook.graph.execute import Outcomes
 from cook.graph.step import source
 from cook.graph.store import Store
-from cook.output import Mode, Output
 from cook.recipe.rules import quantizable
 from cook.steps.made_model import MODEL_FILE, model_paths
 from cook.steps.quantize import QuantizeStep
 from cook.steps.tensors import KIND
+from tests.workbench import run as run_steps
+from tests.workbench import workbench
 
 SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512, experts=5)
 PATHS = {"quantize.imatrix.file", "quantize.imatrix.dataset"}
@@ -128,10 +129,7 @@ def by_tool(step: QuantizeStep, folder: Path, threads: int = 2) -> GgufFile:
 
 
 def run(steps: Sequence[QuantizeStep], home: Path, threads: int = 2, **more: Any) -> Outcomes:
-    output = Output(Mode.QUIET)
-    store = Store(home / "store")
-    with Executor(store, output, logs=home / "logs", threads=threads, **more) as executor:
-        return executor.run(steps)
+    return run_steps(home, *steps, threads=threads, **more)
 
 
 def made(step: QuantizeStep, home: Path, threads: int = 2) -> GgufFile:
@@ -475,10 +473,6 @@ def test_llama_quantize_where_the_library_cannot_be_asked(
 
 
 def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models: Models) -> None:
-    from cook.engines.worker.kept_workers import KeptWorkers
-    from cook.graph.step import Workbench
-    from tests.pieces import pieces_in
-
     jobs: list[QuantizeJob] = []
     news = "blk.0.attn_q.weight: no imatrix data"
 
@@ -507,19 +501,7 @@ def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode
         expected=(("blk.0.ffn_up.weight", "q6_K"),),
         predicted_tensor_bytes=77,
     )
-
-    def nothing(_: object) -> Any:
-        raise AssertionError("the imatrix is a file: nothing was made before")
-
-    bench = Workbench(
-        tmp_path,
-        Supervisor(tmp_path / "logs"),
-        KeptWorkers(tmp_path / "workers"),
-        nothing,
-        3,
-        lambda share: None,
-        pieces_in(tmp_path / "store"),
-    )
+    bench = workbench(tmp_path, threads=3)
     assert step.run(bench).warnings == (news, "output.weight: odd shape")
     (job,) = jobs
     assert (job.threads, job.ftype, job.rules) == (3, "Q4_K_M", step.rules)

@@ -10,26 +10,18 @@ from cook import files
 from cook.errors import InputError
 from cook.formats.gguf import read_gguf
 from cook.formats.reduction import Reduction
-from cook.graph.execute import Executor, Outcomes
 from cook.graph.step import source
-from cook.graph.store import Store
-from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.reduce import ReduceStep
+from tests.workbench import run
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 
 
-def run(step: ReduceStep, home: Path) -> Outcomes:
-    output = Output(Mode.QUIET)
-    with Executor(Store(home / "store"), output, logs=home / "logs") as executor:
-        return executor.run([step])
-
-
 def test_it_tells_how_it_was_made(tmp_path: Path) -> None:
     step = ReduceStep("draft experts=1", source([DRAFT]), Reduction(1, (0,)))
-    outcomes = run(step, tmp_path)
+    outcomes = run(tmp_path, step)
     made, result = outcomes.artifact(step).file(MODEL_FILE), outcomes.result(step)
     assert result is not None
     told = " ".join(result.command)
@@ -39,12 +31,12 @@ def test_it_tells_how_it_was_made(tmp_path: Path) -> None:
     file = read_gguf(made)
     assert result.types == {t.name: t.type_name for t in file.tensors}
     assert result.tensor_bytes == file.tensor_bytes
-    assert run(step, tmp_path).ran == [], "it is stored"
+    assert run(tmp_path, step).ran == [], "it is stored"
 
 
 def test_what_it_asks_for_is_there_or_told(tmp_path: Path) -> None:
     step = ReduceStep("draft experts=9", source([DRAFT]), Reduction(9))
-    failure = run(step, tmp_path).failures[step.key]
+    failure = run(tmp_path, step).failures[step.key]
     assert isinstance(failure.error, InputError)
     assert "uses 2 experts" in failure.error.message
     assert not list((tmp_path / "store").rglob(MODEL_FILE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,13 @@ from cook.formats.gguf_split import SplitLimit
 from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
 from cook.graph.step import source
-from cook.graph.store import Store
-from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.simulate import Positions
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
+from tests.workbench import executor as executor_in
 
 PROMPTS = tuple(
     Prompt(f"p{i}", "code", f"def area_{i}(width, height):\n    return", "pick") for i in range(3)
@@ -31,9 +29,8 @@ ARGS = ModelArgs(threads=1)
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
-        yield executor
+    with executor_in(tmp_path, threads=1) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,13 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import source
-from cook.graph.store import Store
-from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, replayed
 from cook.steps.trace import TRACE_FILE, TraceStep
 from cook.steps.variant import TOP, VariantStep
+from tests.workbench import executor as executor_in
 
 pytestmark = pytest.mark.engine
 
@@ -36,9 +34,8 @@ DRAFT = demo_dir() / "draft-f16.gguf"
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
-        yield executor
+    with executor_in(tmp_path, threads=1) as running:
+        yield running
 
 
 @pytest.fixture
