@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook.errors import GateError, InputError
 from cook.nightly.gates import Finding, Verdict
-from cook.record.versioned import read_versioned, write_versioned
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from cook.record.versioned import json_values, read_versioned, write_versioned
 
 SCHEMA_VERSION = 2
 HINT = "`cook sweep` writes it again when it runs the cell"
@@ -62,17 +57,10 @@ class CellOutcome:
         return tuple(f for f in self.findings if f.verdict is Verdict.REGRESSION)
 
 
-@cache
-def _adapter() -> TypeAdapter[CellOutcome]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(CellOutcome)
-
-
 def write_outcome(outcome: CellOutcome, directory: Path) -> Path:
     """Write ``DIRECTORY/<cell>/cell.json``, whole or not at all."""
     path = directory / outcome.cell / FILE
-    write_versioned(_adapter().dump_python(outcome, mode="json"), path)
+    write_versioned(json_values(outcome), path)
     return path
 
 
@@ -84,7 +72,7 @@ def read_outcomes(directories: Iterable[Path]) -> tuple[CellOutcome, ...]:
             raise InputError(f"{directory}: no such folder")
         entries = islice(directory.rglob("*"), MAX_FILES)
         for path in sorted(p for p in entries if p.name == FILE and p.is_file()):
-            outcome = read_versioned(path, _adapter(), SCHEMA_VERSION, "cell", HINT)
+            outcome = read_versioned(path, CellOutcome, SCHEMA_VERSION, "cell", HINT)
             if outcome.cell not in found or outcome.created > found[outcome.cell].created:
                 found[outcome.cell] = outcome
     return tuple(found[name] for name in sorted(found))

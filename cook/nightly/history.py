@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.graph.locks import file_lock
 from cook.nightly.night import VERSION, Night, Series, columns_fault
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from cook.record.versioned import adapter_of, json_values
 
 MAX_BYTES, MAX_LINE_BYTES = 64 << 20, 8 << 20
 POOLED = 7
@@ -133,16 +129,8 @@ def accept(path: Path, cell: str, machine: str) -> Night:
     return accepted
 
 
-@cache
-def _adapter() -> TypeAdapter[Night]:
-    """Made once: it takes longer than to read a line."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Night)
-
-
 def _line(night: Night) -> bytes:
-    document = _adapter().dump_python(night, mode="json")
+    document = json_values(night)
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
@@ -161,7 +149,7 @@ def _read_line(line: bytes) -> Night | str:
     if version != VERSION:
         return f"version {version!r}, this cook reads {VERSION}"
     try:
-        night = _adapter().validate_python(document)
+        night = adapter_of(Night).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

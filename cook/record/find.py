@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cook.errors import InputError
 from cook.paths import cook_home
-from cook.record.versioned import write_versioned
+from cook.record.versioned import json_values, write_versioned
 
 if TYPE_CHECKING:
     from cook.record.record import Record
@@ -93,9 +93,7 @@ def find_record(named: str | None = None) -> Path:
 
 def keep_search(record: SearchRecord) -> Path:
     """Write ``record`` to a file of its own, among the searches of its recipe."""
-    from cook.record.search_record import search_json
-
-    return _keep(search_json(record), _searches() / record.recipe, record.created)
+    return _keep(json_values(record), _searches() / record.recipe, record.created)
 
 
 def find_search(named: str | None = None) -> Path:

@@ -7,9 +7,8 @@ was not measured is ``None`` with a reason next to it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.engines.ngram_settings import NgramSettings
@@ -32,10 +31,7 @@ from cook.record.measured import (
     TypeSpan,
 )
 from cook.record.outcomes import SelfCheckOutcome
-from cook.record.versioned import read_versioned, write_versioned
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from cook.record.versioned import json_values, read_versioned, write_versioned
 
 SCHEMA_VERSION = 1
 REBUILD = "`cook build RECIPE` writes it again"
@@ -303,17 +299,9 @@ class Record:
         return next((d for d in self.drafts if d.quant == quant), None)
 
 
-@cache
-def _adapter() -> TypeAdapter[Record]:
-    """Made once: it takes longer than to read a record."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Record)
-
-
 def to_json(record: Record) -> dict[str, Any]:
     """The record as JSON values; ratios are written out next to their parts."""
-    document: dict[str, Any] = _adapter().dump_python(record, mode="json")
+    document = json_values(record)
     for raw, candidate in zip(document["candidates"], record.candidates, strict=True):
         if candidate.live is not None:
             raw["live"]["acceptance_rate"] = candidate.live.acceptance_rate
@@ -328,4 +316,4 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Read a record back; InputError says what is wrong with the file."""
-    return read_versioned(path, _adapter(), SCHEMA_VERSION, "record", REBUILD)
+    return read_versioned(path, Record, SCHEMA_VERSION, "record", REBUILD)

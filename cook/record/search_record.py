@@ -9,18 +9,14 @@ ratio; a predicted figure says which fit it comes from. What was not measured is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from cook.engines.base import EngineIdentity
 from cook.provenance import Machine
 from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.versioned import read_versioned
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 SEARCH_VERSION = 1
 SEARCH_AGAIN = "`cook search RECIPE` makes one"
@@ -338,19 +334,6 @@ class SearchRecord:
         return max(of_it, key=lambda f: f.replayed.acceptance_length or 0.0, default=None)
 
 
-@cache
-def _adapter() -> TypeAdapter[SearchRecord]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(SearchRecord)
-
-
-def search_json(record: SearchRecord) -> dict[str, Any]:
-    """The record as JSON values."""
-    document: dict[str, Any] = _adapter().dump_python(record, mode="json")
-    return document
-
-
 def read_search_record(path: Path) -> SearchRecord:
     """Read one back; InputError says what is wrong with the file."""
-    return read_versioned(path, _adapter(), SEARCH_VERSION, "search record", SEARCH_AGAIN)
+    return read_versioned(path, SearchRecord, SEARCH_VERSION, "search record", SEARCH_AGAIN)

@@ -26,8 +26,26 @@ def write_versioned(document: dict[str, Any], path: Path) -> None:
         file.write(text.encode())
 
 
-def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str, hint: str) -> T:
-    """The document of ``path``; InputError says what keeps it from being a ``what``, with ``hint``
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
+    """Made once a type: it takes longer than to read a document."""
+    from pydantic import TypeAdapter
+
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def json_values(document: object) -> dict[str, Any]:
+    """``document``, a dataclass, as JSON values."""
+    values: dict[str, Any] = adapter_of(type(document)).dump_python(document, mode="json")
+    return values
+
+
+def read_versioned(path: Path, kind: type[T], version: int, what: str, hint: str) -> T:
+    """The ``kind`` in ``path``; InputError says what keeps it from being a ``what``, with ``hint``
     where the file can be read."""
     from pydantic import ValidationError
 
@@ -44,7 +62,7 @@ def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str,
         message = f"{path}: {what} schema version {found!r}, this cook reads {version}"
         raise InputError(message, hint=hint)
     try:
-        return adapter.validate_python(document)
+        return adapter_of(kind).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

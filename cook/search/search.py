@@ -23,7 +23,8 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.record.find import keep_search
-from cook.record.search_record import Family, FinalistTiming, SearchRecord, search_json
+from cook.record.search_record import Family, FinalistTiming, SearchRecord
+from cook.record.versioned import json_values
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
@@ -64,7 +65,7 @@ class Found:
 def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
     """Search, and print what was found: the finalists, and with ``explain`` the spans."""
     found = search(request, output)
-    output.emit(search_json(found.record))
+    output.emit(json_values(found.record))
     show(shown_search(found.record), output, wide=wide)
     if explain:
         show(explained(found.record), output, wide=wide)

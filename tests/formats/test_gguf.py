@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -164,7 +163,7 @@ def test_demo_models(name: str) -> None:
     assert 0 <= gguf.file_bytes - gguf.data_offset - gguf.tensor_bytes < 32 * len(gguf.tensors)
 
 
-# --- size and speed
+# --- size
 
 
 def test_a_sparse_terabyte_costs_only_its_header(tmp_path: Path) -> None:
@@ -179,14 +178,11 @@ def test_a_sparse_terabyte_costs_only_its_header(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no sparse files of a terabyte here: {error}")
     tracemalloc.start()
-    started = time.process_time()
     gguf = read_gguf(path)
-    seconds = time.process_time() - started
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert gguf.tensor_bytes == 1 << 40
     assert gguf.data_offset == header
-    assert seconds < 1
     assert peak < 16 << 20
 
 
@@ -207,22 +203,6 @@ def test_a_lying_string_count_in_a_terabyte_costs_little(tmp_path: Path) -> None
         read_gguf(path)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
-
-
-def test_a_vocabulary_of_150000_tokens_is_fast(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.gguf"
-    write_gguf_file(path, {"t": encode([f"tok{i}" for i in range(150_000)])}, ())
-    best = min(timed_read(path) for _ in range(3))
-    assert best < 0.3
-
-
-def timed_read(path: Path) -> float:
-    """CPU seconds, so that a busy machine does not fail the test."""
-    started = time.process_time()
-    array = read_gguf(path).array("t")
-    assert array is not None
-    assert array.strings()[149_999] == b"tok149999"
-    return time.process_time() - started
 
 
 # --- splits

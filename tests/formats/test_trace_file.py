@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 import zlib
@@ -129,21 +128,6 @@ def test_any_cut_loses_only_the_reply_it_hits(
                 writer.append(one)
     assert path.read_bytes() == whole
     assert len(done) < 3
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_damage_is_an_input_error_or_a_shorter_trace(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("hurt") / "t.trace"
-    write(path)
-    raw = bytearray(path.read_bytes())
-    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(raw)
-    with contextlib.suppress(InputError):
-        for one in TraceFile(path):
-            assert one.head.tokens == len(one.tokens)
 
 
 def test_a_reply_with_flipped_bits_is_refused(tmp_path: Path) -> None:

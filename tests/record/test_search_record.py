@@ -11,15 +11,14 @@ from cook.errors import InputError
 from cook.record.search_record import (
     ReplayedMix,
     read_search_record,
-    search_json,
 )
-from cook.record.versioned import write_versioned
+from cook.record.versioned import json_values, write_versioned
 from tests.searches import search_record
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "searches" / "demo.json"
-    write_versioned(search_json(search_record()), path)
+    write_versioned(json_values(search_record()), path)
     assert read_search_record(path) == search_record()
 
 
@@ -43,7 +42,7 @@ def test_what_is_no_search_record_is_told(tmp_path: Path) -> None:
     path.write_text('{"schema_version": 9}', encoding="utf-8")
     with pytest.raises(InputError, match="search record schema version 9, this cook reads 1"):
         read_search_record(path)
-    document = search_json(search_record())
+    document = json_values(search_record())
     document["aim"]["n_max"] = "many"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InputError, match=r"aim\.n_max"):

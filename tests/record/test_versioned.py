@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from cook.errors import InputError
 from cook.record.versioned import read_versioned, write_versioned
@@ -19,7 +18,7 @@ class Note:
 
 
 def read(path: Path) -> Note:
-    return read_versioned(path, TypeAdapter(Note), 2, "note", "write another")
+    return read_versioned(path, Note, 2, "note", "write another")
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
