@@ -36,6 +36,11 @@ SETTLED_S = 3.0
 """A file that changed within so many seconds is not remembered: its next change could carry the
 same time. File systems count in steps of up to two seconds (FAT), most in a few milliseconds."""
 
+_WAIT = (
+    "wait until it is whole (a download or a copy that still runs?), then run the same command "
+    "again"
+)
+
 _own: set[str] | None = None
 """Identities that this process has noted since it believes no other memory; None: all are."""
 
@@ -79,11 +84,7 @@ class Hashed:
     def require_unchanged(self) -> None:
         """InputError unless the bytes are still those; a mere touch has them hashed again."""
         if identity(self.path) != self.identity and digest(self.path) != self.digest:
-            raise InputError(
-                f"{self.path}: changed since it was hashed",
-                hint="wait until it is whole (a download or a copy that still runs?), then run "
-                "the same command again",
-            )
+            raise InputError(f"{self.path}: changed since it was hashed", hint=_WAIT)
 
 
 def file_sha256(path: Path) -> str:
@@ -102,21 +103,16 @@ def digest(path: Path) -> str:
 
 def hashed(path: Path) -> Hashed:
     """:func:`digest`, with what it holds for."""
-    now = identity(path)
-    if (known := _recall(now)) is not None:
-        return Hashed(path, now, known)
     began = time.time()
     before = identity(path)
+    if (known := _recall(before)) is not None:
+        return Hashed(path, before, known)
     try:
         found = f"sha256:{file_sha256(path)}"
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     if identity(path) != before:
-        raise InputError(
-            f"{path}: changed while it was hashed",
-            hint="wait until it is whole (a download or a copy that still runs?), then run the "
-            "same command again",
-        )
+        raise InputError(f"{path}: changed while it was hashed", hint=_WAIT)
     if before.settled(began):
         _note(path, before, found)
     return Hashed(path, before, found)
@@ -233,11 +229,7 @@ def _read(memo: Path) -> _Noted | None:
 
 def _note(path: Path, of: Identity, digest: str) -> None:
     memo = _memo(of)
-    fields = {
-        "path": str(path.absolute()),
-        "identity": str(of),
-        "digest": digest,
-    }
+    fields = {"path": str(path.absolute()), "identity": str(of), "digest": digest}
     with suppress(OSError):  # a home that may not be written only costs hashing again
         memo.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(memo, durable=False) as file:  # lost, it costs hashing again

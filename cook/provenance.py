@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -67,13 +68,8 @@ def machine() -> Machine:
 
 def available_memory_bytes() -> int | None:
     """Memory that could be taken without swapping (Linux ``MemAvailable``), or None."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
+    found = _stated(Path("/proc/meminfo"), "MemAvailable")
+    return int(found.removesuffix(" kB")) * 1024 if found else None
 
 
 def cook_version() -> str:
@@ -86,24 +82,23 @@ def installing(extra: str) -> str:
     return f"pip install 'cook-gguf[{extra}]'"
 
 
+def _stated(path: Path, name: str) -> str | None:
+    """What the kernel states in the first line ``name: ...`` of a file; None where nothing."""
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return None
+
+
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.lower().startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return (
+        _stated(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    )
 
 
 def _accelerators() -> tuple[str, ...]:
     """NVIDIA devices as the driver lists them; other makers' devices are not listed yet."""
-    names = []
-    for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        try:
-            for line in info.read_text().splitlines():
-                if line.startswith("Model:"):
-                    names.append(line.partition(":")[2].strip())
-        except OSError:
-            continue
-    return tuple(names)
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return tuple(name for file in files if (name := _stated(file, "Model")))

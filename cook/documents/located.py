@@ -85,23 +85,22 @@ def toml_document(text: str, path: Path, error: type[RecipeError]) -> LocatedDoc
 def _toml_tree(document: dict[str, Any], text: str, file: str) -> Node:
     """The document as nodes that know their place.
 
-    tomllib tells no places: a key is looked for at the start of a line, under its table's header.
+    tomllib has no places: a key is looked for at the start of a line, under its table's header.
     """
-    lines = text.splitlines()
+    # (line, column, column of the value) of a key or table.
+    places: dict[tuple[str, ...], tuple[int, int, int]] = {(): (1, 1, 1)}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            table = tuple(part.strip().strip("\"'") for part in header[1].split("."))
+            places.setdefault(table, (number, line.index("[") + 1, line.index("[") + 1))
+        elif key := re.match(r"(\s*)([\w\"'.-]+)(\s*=\s*)", line):
+            path = (*table, *(part.strip("\"'") for part in key[2].split(".")))
+            places.setdefault(path, (number, len(key[1]) + 1, key.end() + 1))
 
     def place(path: tuple[str, ...]) -> tuple[int, int, int]:
-        """(line, column, column of the value) of a key, or of what holds it."""
-        table: tuple[str, ...] = ()
-        for number, line in enumerate(lines, start=1):
-            if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-                table = tuple(part.strip().strip("\"'") for part in header[1].split("."))
-                if table == path:
-                    return number, line.index("[") + 1, line.index("[") + 1
-            elif key := re.match(r"(\s*)([\w\"'.-]+)(\s*=\s*)", line):
-                named = (*table, *(part.strip("\"'") for part in key[2].split(".")))
-                if named == path:
-                    return number, len(key[1]) + 1, key.end() + 1
-        return place(path[:-1]) if path else (1, 1, 1)
+        """Of a key, or of the nearest around it that has a place."""
+        return places[path] if path in places else place(path[:-1])
 
     def node(value: Any, path: tuple[str, ...]) -> Node:
         line, column, after = place(path)
@@ -109,8 +108,7 @@ def _toml_tree(document: dict[str, Any], text: str, file: str) -> Node:
             keys = {}
             for name in value:
                 below = place((*path, name))
-                at = Location(file, below[0], below[1])
-                keys[name] = ScalarNode(at, name, name, True)
+                keys[name] = ScalarNode(Location(file, below[0], below[1]), name, name, True)
             values = {name: node(v, (*path, name)) for name, v in value.items()}
             return MappingNode(Location(file, line, column), keys, values, len(value))
         if isinstance(value, list):
