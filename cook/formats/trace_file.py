@@ -372,30 +372,6 @@ class TraceFile:
         payload = self._payload(block, f"reply {name!r}")
         return unpack_reply(head, self.header.top, payload, str(self.path))
 
-    def require(
-        self,
-        *,
-        target_sha256: str | None = None,
-        tokenizer_sha256: str | None = None,
-        template_sha256: str | None = None,
-    ) -> None:
-        """InputError with the reason when the trace is of another target, tokenizer or template.
-
-        None is not compared; neither is what the trace does not know (recorded over HTTP).
-        """
-        header = self.header
-        for what, wanted, has in (
-            ("tokenizer", tokenizer_sha256, header.tokenizer_sha256),
-            ("chat template", template_sha256, header.template_sha256),
-            ("target", target_sha256, header.target_sha256),
-        ):
-            if wanted is not None and has is not None and wanted != has:
-                raise InputError(
-                    f"{self.path}: recorded with another {what} "
-                    f"({header.target_name}; {what} {_short(has)}, not {_short(wanted)})",
-                    hint="record a trace with this target: cook trace",
-                )
-
 
 class TraceWriter(Closing):
     """Records replies into a new trace, or goes on with one that was cut short.
@@ -464,10 +440,6 @@ def _header(path: Path, text: bytes) -> TraceHeader:
         return TraceHeader.model_validate_json(text)
     except ValidationError as error:
         raise InputError(f"{path}: bad trace header: {_why(error)}") from None
-
-
-def _short(digest: str) -> str:
-    return digest.removeprefix("sha256:")[:12]
 
 
 def _why(error: ValidationError) -> str:

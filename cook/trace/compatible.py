@@ -48,11 +48,21 @@ def _other_tokens(target: object, draft: Path, how: str) -> InputError:
 
 
 def require_target(trace: TraceFile, path: Path, target: Source) -> None:
-    """InputError, with the reason, when ``trace`` is of another target, tokenizer or template."""
-    file = read_gguf(path)
+    """InputError, with the reason, when ``trace`` is of another target, tokenizer or template.
+
+    What the trace does not know (recorded over HTTP) is not compared.
+    """
+    file, header = read_gguf(path), trace.header
     template = sha256(file.string("tokenizer.chat_template") or "")
-    trace.require(
-        tokenizer_sha256=read_vocabulary(file).digest,
-        template_sha256=template if trace.header.chat else None,
-        target_sha256=target.digest,
-    )
+    for what, wanted, has in (
+        ("tokenizer", read_vocabulary(file).digest, header.tokenizer_sha256),
+        ("chat template", template, header.template_sha256 if header.chat else None),
+        ("target", target.digest, header.target_sha256),
+    ):
+        if has is not None and wanted != has:
+            digests = [digest.removeprefix("sha256:")[:12] for digest in (has, wanted)]
+            raise InputError(
+                f"{trace.path}: recorded with another {what} "
+                f"({header.target_name}; {what} {digests[0]}, not {digests[1]})",
+                hint="record a trace with this target: cook trace",
+            )
