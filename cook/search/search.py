@@ -24,7 +24,6 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.record.find import keep_search
 from cook.record.search_record import Family, FinalistTiming, SearchRecord
-from cook.record.versioned import json_values
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
@@ -65,7 +64,7 @@ class Found:
 def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
     """Search, and print what was found: the finalists, and with ``explain`` the spans."""
     found = search(request, output)
-    output.emit(json_values(found.record))
+    output.emit(found.record)
     show(shown_search(found.record), output, wide=wide)
     if explain:
         show(explained(found.record), output, wide=wide)

@@ -23,7 +23,6 @@ from cook.prompts.prompt_set import Prompt
 
 WIDTH = 32
 CONTEXT = 256
-_TOKENIZER = "tokenizer."
 
 
 def rendered(
@@ -63,7 +62,7 @@ def write_stand_in(path: Path, model: GgufFile) -> Path:
         "general.architecture": encode("llama"),
         "llama.attention.layer_norm_rms_epsilon": encode(1e-5),
         **{f"llama.{name}": encode(size) for name, size in sizes.items()},
-        **{key: model.raw_value(key) for key in model.metadata if key.startswith(_TOKENIZER)},
+        **{key: model.raw_value(key) for key in model.metadata if key.startswith("tokenizer.")},
     }
     square = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     shapes = {

@@ -25,7 +25,7 @@ from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import chain_logp
-from cook.trace.session import Dropped, TraceRequest, reply_head, sha256
+from cook.trace.session import Dropped, TraceRequest, prompts_digest, reply_head, sha256
 from cook.trace.tokenizer import Tokenizer
 
 _FALLBACK = "{%- for message in messages -%}"
@@ -126,11 +126,7 @@ def _vocabulary_size(remote: Remote) -> int | None:
     return None
 
 
-_STOPS = {
-    "eos": "eog",
-    "limit": "limit",
-    "word": "word",
-}
+_STOPS = {"eos": "eog", "limit": "limit", "word": "word"}
 
 
 def align(tokens: Sequence[int], entries: Sequence[int | None]) -> list[int | None]:
@@ -247,7 +243,7 @@ class ServerTarget:
             tokenizer_sha256=tokenizer.vocabulary.digest if tokenizer else None,
             tokenizer=TokenizerFacts.of(tokenizer.vocabulary) if tokenizer else None,
             template_sha256=sha256(self._template or ""),
-            prompts_sha256=plan.prompts_sha256,
+            prompts_sha256=prompts_digest(plan.prompts),
             vocabulary_size=self._size,
             eog=tuple(sorted(tokenizer.eog)) if tokenizer else (),
             flavour=str(facts.flavour),

@@ -32,11 +32,6 @@ class TraceRequest:
     extra: int = EXTRA
     batch_width: int = 1
 
-    @property
-    def prompts_sha256(self) -> str:
-        """Over ids and texts, in order."""
-        return prompts_digest(self.prompts)
-
 
 @dataclass(frozen=True)
 class Dropped:

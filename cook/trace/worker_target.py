@@ -22,7 +22,7 @@ from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, TraceRequest, reply_head, sha256
+from cook.trace.session import Dropped, TraceRequest, prompts_digest, reply_head, sha256
 
 
 @dataclass
@@ -70,7 +70,7 @@ class WorkerTarget(Closing):
             tokenizer_sha256=self.vocabulary.digest,
             tokenizer=TokenizerFacts.of(self.vocabulary),
             template_sha256=sha256(self._template or ""),
-            prompts_sha256=plan.prompts_sha256,
+            prompts_sha256=prompts_digest(plan.prompts),
             vocabulary_size=info.n_vocab,
             eog=tuple(sorted(info.eog)),
             flavour=str(self.engine.flavour),

@@ -17,7 +17,7 @@ from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, TraceRequest, record, sha256
+from cook.trace.session import Dropped, TraceRequest, prompts_digest, record, sha256
 from cook.trace.worker_target import WorkerTarget
 from tests.traces import blank_reply, server_header
 
@@ -39,7 +39,7 @@ class Parrot:
         return server_header(
             target_name="parrot",
             template_sha256=sha256(""),
-            prompts_sha256=plan.prompts_sha256,
+            prompts_sha256=prompts_digest(plan.prompts),
             context=plan.context,
             n_predict=plan.max_tokens,
             top=plan.top,
