@@ -25,17 +25,16 @@ from cook.report.commands import (
     value_of,
 )
 from cook.report.compared import at_common_setting, kind_of, picked
-from cook.report.document import Cells, figures
+from cook.report.document import figures
 from cook.report.markdown import code, fenced, table_text, text
-from cook.report.numbers import counts, number, perplexity, tokens_per_s
+from cook.report.numbers import counts, number, perplexity
 from cook.report.public import public
-from cook.report.speedups import DECODE, drafts_at_their_best, speed_notes, speed_of
-from cook.report.table import QUALITY, REPLAYED, quality_cells
+from cook.report.speedups import drafts_at_their_best, speed_notes
+from cook.report.table import QUALITY, REPLAYED, quality_cells, speeds_table
 from cook.units import short_size
 
 MARK = "<!-- written by cook publish -->"
 MOST_WARNINGS = 12
-_SPEEDS = ("end-to-end t/s", "end-to-end speedup", "decode t/s", "figures")
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,10 @@ def _table(record: Record, drafts: Sequence[Draft]) -> str:
     counted = {one.candidate.draft: one.figures for one in every}
     acceptance = f"acceptance at {chosen}" if chosen else "acceptance"
     quality = ("quant", "size", *QUALITY)
-    titles = (*quality, acceptance, "best draft length", *_SPEEDS)
+    speeds = speeds_table(record, record.candidates)
+    speeds_of = {name: cells for name, *cells in speeds.rows}
+    speed_titles = [title for title, _ in speeds.columns[1:]]
+    titles = (*quality, acceptance, "best draft length", *speed_titles)
     rows = []
     for draft in drafts:
         candidate, found = best.get(draft.quant), counted.get(draft.quant)
@@ -187,11 +189,11 @@ def _table(record: Record, drafts: Sequence[Draft]) -> str:
                 *quality_cells(draft),
                 f"{'' if kind == 'live' else REPLAYED}{rate} ({counts(found)})" if rate else None,
                 _settings(candidate),
-                *_speeds(record, candidate),
+                *(speeds_of[candidate.name] if candidate else [None] * len(speed_titles)),
             )
         )
     for bare in (c for c in record.candidates if c.draft is None):
-        rows.append((bare.name, *[None] * 6, *_speeds(record, bare)))
+        rows.append((bare.name, *[None] * 6, *speeds_of[bare.name]))
     table = figures(titles, rows, title=None, words=("figures",))
     parts = ["## Quants", table_text(table if record.candidates else table.only(quality))]
     if record.source_quality is not None:
@@ -212,16 +214,6 @@ def _settings(candidate: Candidate | None) -> str | None:
     words += f", n_min {found.n_min}" if found.n_min else ""
     words += f", p_min {found.p_min:g}" if found.p_min else ""
     return words + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
-
-
-def _speeds(record: Record, candidate: Candidate | None) -> Cells:
-    """Under :data:`_SPEEDS`."""
-    whole = speed_of(record, candidate) if candidate is not None else None
-    if candidate is None or whole is None:
-        return (None,) * len(_SPEEDS)
-    decode = speed_of(record, candidate, DECODE)
-    decode_speed = tokens_per_s(decode.tokens_per_s) if decode is not None else None
-    return tokens_per_s(whole.tokens_per_s), whole.text, decode_speed, whole.kind
 
 
 def _method(record: Record) -> str:

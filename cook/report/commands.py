@@ -10,16 +10,16 @@ from pathlib import PurePosixPath
 from cook.record.record import Draft, Record, StepRecord
 
 OWN = ("--host", "--port", "--api-key-file")
-"""What cook's own server gets beyond how it runs; whoever runs it again chooses these."""
+"""What cook's own server gets beyond how it runs; each user chooses these."""
 MEASURING = (
     ("--cache-ram", "0"),
     ("--fit", "off"),  # mainline's; ik's is a switch
     ("--no-log-prefix",),
     ("--no-log-timestamps",),
-    ("--verbosity", "4"),  # tells the counters of every kind of speculation
+    ("--verbosity", "4"),  # prints the counters of every kind of speculation
 )
 """Flags that a server has so that it can be measured, which no one wants of one that serves: there,
-requests that begin alike are to be fast, and the log is to tell when. The speed of a request does
+requests that begin alike are to be fast, and the log is to say when. The speed of a request does
 not depend on them."""
 _CUSTOM = "--custom-q"
 # One rule a line reads best; llama-quantize wants them joined by commas.
@@ -126,7 +126,7 @@ def shell(words: Sequence[str]) -> str:
 
 def script(comment: str, matrices: Sequence[StepRecord], steps: Sequence[StepRecord]) -> str:
     """One bash script of the steps that made importance matrices and quants: the source is named
-    once, threads are those of whoever runs it, rules stand one a line."""
+    once, threads are those of the reader's machine, rules stand one a line."""
     sources = dict.fromkeys(made.source for s in steps if (made := quantize_command(s)))
     names = {word: f"model{n if n > 1 else ''}" for n, word in enumerate(sources, 1)}
     lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", "set -euo pipefail", ""]

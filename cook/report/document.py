@@ -1,6 +1,6 @@
 """A report before it has a form: what the page, the Markdown and the terminal are made from.
 
-All text here is plain and untrusted; whoever gives it a form escapes it.
+All text here is plain and untrusted; each output escapes it.
 """
 
 from __future__ import annotations

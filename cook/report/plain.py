@@ -11,6 +11,6 @@ def plain(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """:func:`plain` text of at most ``most`` characters; an ellipsis tells of the rest."""
+    """:func:`plain` text of at most ``most`` characters; an ellipsis stands for the rest."""
     clean = plain(text[: most + 1])
     return clean if len(clean) <= most else clean[: most - 1] + "…"

@@ -1,6 +1,6 @@
 """A record as others may see it: files by their names, no path of the machine that made it.
 
-A path helps nobody on another machine, and tells who made the record. What starts at the root is
+A path is of no use on another machine, and says who made the record. What starts at the root is
 replaced wherever it stands, in commands, in messages and in the recipe's text; names that a recipe
 gave relative to itself stay.
 """
@@ -73,7 +73,7 @@ def _paths(record: Record) -> Iterator[str]:
 
 
 def _name(path: str) -> str:
-    """The last part; of somebody's home only that it is one."""
+    """The last part; a home directory is a tilde."""
     parts = PurePosixPath(path).parts
     if len(parts) == 3 and parts[1] in _HOMES:
         return "~"

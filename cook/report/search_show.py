@@ -143,7 +143,7 @@ def _answers(record: SearchRecord) -> Iterator[str]:
             f"{record.aim.margin:.1%} of acceptance length"
         )
     if record.found_recipe is not None and record.verdict != "given":
-        yield "why: `cook search --explain` tells which spans earn their bits"
+        yield "why: `cook search --explain` shows which spans earn their bits"
 
 
 def allocation_answer(record: SearchRecord) -> Iterator[str]:

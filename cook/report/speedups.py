@@ -84,11 +84,6 @@ class DraftSpeedup:
         assert self.speed.speedup is not None, "a draft without a speedup has no row"
         return self.speed.speedup
 
-    @property
-    def length(self) -> int | None:
-        settings = self.candidate.settings
-        return settings.n_max if settings else None
-
 
 @dataclass(frozen=True)
 class CategorySpeedup:

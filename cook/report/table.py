@@ -45,6 +45,12 @@ def short_table(record: Record, candidates: Iterable[Candidate]) -> Table:
     )
 
 
+def speeds_table(record: Record, candidates: Iterable[Candidate]) -> Table:
+    """The columns of :func:`candidates_table` that are speeds."""
+    titles = ("candidate", "decode t/s", "end-to-end t/s", _speedup_title(record), "figures")
+    return candidates_table(record, candidates, "Figures").only(titles)
+
+
 def drafts_table(drafts: Iterable[Draft], title: str | None = None) -> Table:
     """Quants of a recipe without a score."""
     rows = []

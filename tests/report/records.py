@@ -144,7 +144,7 @@ def parallel_speeds(name: str) -> tuple[SlotSpeed, ...]:
 def prediction(
     bare: Sequence[PromptRun], runs: Sequence[PromptRun], live: Sequence[PromptRun], n_max: int
 ) -> Prediction:
-    """A forecast of ``runs``, over that of no draft, ``bare``, and beside what ran ``live``."""
+    """A forecast of ``runs``, over that of no draft, ``bare``, and next to what ran ``live``."""
     found, without = figures(runs), figures(bare)
     total = found.decode_ms / 1000
     known = {run.id for run in live}

@@ -1,4 +1,4 @@
-"""The lines beside the pick: each answers a question from what the record holds."""
+"""The lines next to the pick: each answers a question from what the record holds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cook.record.record import Record
 from cook.report.answers import answers, evidence
 
 
-def told(record: Record) -> dict[str, str]:
+def lines(record: Record) -> dict[str, str]:
     return {fact.label: fact.value for fact in (*evidence(record), *answers(record))}
 
 
 def test_every_question_has_its_line(records: ModuleType) -> None:
-    found = told(records.record())
+    found = lines(records.record())
     assert "24 requests and 2,196 tokens, live (docstring, prose, class)" in found["measured over"]
     assert "temperature 0" in found["measured over"]
     assert "quiet" in found["machine"]
@@ -32,25 +32,25 @@ def test_every_question_has_its_line(records: ModuleType) -> None:
 
 def test_a_disturbed_machine_and_how_its_servers_ran(records: ModuleType) -> None:
     record = replace(records.record(), disturbed=3)
-    found = told(record)
+    found = lines(record)
     assert "disturbed: other programs ran during 3 timings" in found["machine"]
     assert "servers alive at once" in found["machine"]
     assert "two starts of one server differ by about 1.1%" in found["machine"]
-    assert "servers in turns" in told(replace(record, together=False))["machine"]
+    assert "servers in turns" in lines(replace(record, together=False))["machine"]
 
 
 def test_lengths_that_may_be_as_good_are_named(records: ModuleType) -> None:
-    found = told(records.undecided(records.record()))
+    found = lines(records.undecided(records.record()))
     assert found["draft length"] == "4; 2, 8 may also be within 1% of the best"
 
 
 def test_without_a_score_nothing_is_said(records: ModuleType) -> None:
-    assert told(records.bare()) == {}
+    assert lines(records.bare()) == {}
 
 
 def test_no_draft_as_the_pick_still_tells_what_was_tried(records: ModuleType) -> None:
     record = records.record()
-    found = told(replace(record, pick=replace(record.pick, candidate="no draft")))
+    found = lines(replace(record, pick=replace(record.pick, candidate="no draft")))
     assert "output" not in found
     assert "Q8_0" in found["other drafts"]
 
@@ -63,6 +63,6 @@ def test_memory_on_devices_is_named_and_another_candidate_s_output_is_told(
     silent = tuple(
         replace(c, output=None) if c.name == record.pick.candidate else c for c in record.candidates
     )
-    found = told(replace(record, drafts=on_device, candidates=silent))
+    found = lines(replace(record, drafts=on_device, candidates=silent))
     assert "16.21 MiB of it on devices" in found["memory"]
     assert found["output"].startswith("11 of 12 replies of Q4_K_M n_max=4 are token for token")

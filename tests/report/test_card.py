@@ -116,7 +116,7 @@ def test_every_figure_has_its_counts_and_settings(record: Record) -> None:
     assert "4.0000 ± 0.0500" in row
     assert "(1.67-1.73)" in row
     assert re.search(
-        r"^\| no draft \|( - \|){6} 92\.44 \| 1\.00x \| 100\.01 \| live \|", text, flags=re.M
+        r"^\| no draft \|( - \|){6} 100\.01 \| 92\.44 \| 1\.00x \| live \|", text, flags=re.M
     )
     assert re.search(r"prompts `?demo`?", text)
     assert "at most 192 tokens a reply, temperature 0" in text

@@ -58,8 +58,8 @@ def test_a_quant_of_two_engines_is_two_drafts(records: ModuleType) -> None:
 
 def test_settings_are_told_in_full(records: ModuleType) -> None:
     one = records.candidate("A")
-    told = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
-    assert setting(records.record(), told) == "draft length 8 n_min=2 p_min=0.5"
+    whole = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
+    assert setting(records.record(), whole) == "draft length 8 n_min=2 p_min=0.5"
     assert setting(records.record(), records.candidate(None)) == "no draft"
 
 

@@ -54,7 +54,7 @@ def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: Modul
     live = {c.name for c in record.candidates if c.live is not None}
     assert live <= set(short)
     note = f"left out: {len(record.candidates) - len(short)} more settings of these drafts"
-    assert any(told.startswith(note) for told in shown(record).answers)
+    assert any(row.startswith(note) for row in shown(record).answers)
 
 
 def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
@@ -71,7 +71,7 @@ def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
 def test_a_table_without_anything_left_out_does_not_say_so(records: ModuleType) -> None:
     record = records.record(("Q8_0",), (4,))
     assert to_look_at(record) == in_order(record)
-    assert not any("more settings" in told for told in shown(record).answers)
+    assert not any("more settings" in row for row in shown(record).answers)
 
 
 def test_a_short_row_is_of_one_kind_of_figure_and_says_which(records: ModuleType) -> None:
@@ -79,12 +79,12 @@ def test_a_short_row_is_of_one_kind_of_figure_and_says_which(records: ModuleType
     live, guessed = (record.candidate(f"{q} n_max=4") for q in ("Q8_0", "IQ1_S"))
     assert live is not None
     assert guessed is not None
-    told = cells(short_table(record, [live]))
-    assert told["figures"] == "live"
-    assert told["end-to-end speedup (95%)"] == "1.70x (1.67-1.73)"
-    told = cells(short_table(record, [guessed]))
-    assert told["figures"] == "predicted"
-    assert told["end-to-end speedup (95%)"] == "1.54x"
+    row = cells(short_table(record, [live]))
+    assert row["figures"] == "live"
+    assert row["end-to-end speedup (95%)"] == "1.70x (1.67-1.73)"
+    row = cells(short_table(record, [guessed]))
+    assert row["figures"] == "predicted"
+    assert row["end-to-end speedup (95%)"] == "1.54x"
 
 
 @pytest.mark.parametrize(

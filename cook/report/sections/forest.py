@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from cook.record.measured import Interval
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet, label
-from cook.report.compared import drawn, named, picked, picked_draft
+from cook.report.compared import drawn, named, picked
 from cook.report.document import Section, Table, Text, figures
-from cook.report.numbers import tokens_per_s
 from cook.report.speedups import drafts_at_their_best, speed_notes, speedups_by_category
+from cook.report.table import speeds_table
 
 DRAFTS = "End-to-end speedup of each draft"
 CATEGORIES = "Speedup by category"
@@ -46,33 +46,18 @@ def by_draft(record: Record) -> Section:
     if not drafts:
         why = "no speed with a draft and without one"
         return Section("speedups", DRAFTS, absent=why)
-    best = picked_draft(record)
-    table = figures(
-        ("draft", "draft length", "t/s", "speedup", "figures"),
-        (
-            (
-                one.draft,
-                str(one.length) if one.length is not None else None,
-                tokens_per_s(one.speed.tokens_per_s),
-                one.speed.text,
-                one.speed.kind,
-            )
-            for one in drafts
-        ),
-        title="Figures: end-to-end speedup over no draft",
-        pick=best,
-    )
-    names = drawn([one.draft for one in drafts], MOST_DRAFTS, best)
+    table = speeds_table(record, (one.candidate for one in drafts))
+    names = drawn([one.candidate.name for one in drafts], MOST_DRAFTS, record.pick.candidate)
     rows = [
         SpeedupRow(
-            label(one.draft, 24) + (f", {one.length}" if one.length is not None else ""),
+            label(one.candidate.name, 30),
             one.ratio,
             one.speed.interval,
             one.speed.live,
-            strong=one.draft == best,
+            strong=one.candidate.name == record.pick.candidate,
         )
         for one in drafts
-        if one.draft in names
+        if one.candidate.name in names
     ]
     lead = "Each draft at its best draft length, over no draft (the line at 1)."
     if len({one.speed.live for one in drafts}) > 1:

@@ -69,7 +69,7 @@ def section(record: Record) -> Section:
     lead += (
         "Parts as predicted from measured times: "
         if kind == "predicted"
-        else "Live servers tell no more apart than this: "
+        else "Live servers separate no more than this: "
     )
     lead += ", ".join(f"{part} is {PARTS[part][1]}" for part in used) + "."
     return Section("time", TITLE, lead, (plot, table))

@@ -15,9 +15,9 @@ def test_a_row_a_draft_with_live_and_predicted_told_apart(records: ModuleType) -
     found = by_draft(records.record())
     (table,) = [b for b in found.blocks if isinstance(b, Table)]
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["Q8_0"] == ("4", "156.96", "1.70x (1.67-1.73)", "live")
-    assert rows["Q4_K_M"][3] == "12 of 24 prompts"
-    assert rows["IQ1_S"][3] == "predicted"
+    assert rows["Q8_0 n_max=4"] == ("180.13", "156.96", "1.70x (1.67-1.73)", "live")
+    assert rows["Q4_K_M n_max=4"][3] == "12 of 24 prompts"
+    assert rows["IQ1_S n_max=4"][3] == "predicted"
     assert table.strong == 0
     notes = " ".join(b.text for b in found.blocks if isinstance(b, Text))
     assert "Forecasts of the rows that did not run are multiplied by 0.97" in notes
@@ -27,7 +27,9 @@ def test_an_ngram_rival_has_no_draft_length(records: ModuleType) -> None:
     """Its label was "ngram-simple, None"."""
     record = records.record()
     candidates = tuple(
-        replace(c, draft="ngram-simple", settings=None) if c.name == "Q8_0 n_max=4" else c
+        replace(c, name="ngram-simple", draft="ngram-simple", settings=None)
+        if c.name == "Q8_0 n_max=4"
+        else c
         for c in record.candidates
         if c.draft != "Q8_0" or c.name == "Q8_0 n_max=4"
     )

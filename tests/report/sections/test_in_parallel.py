@@ -1,4 +1,4 @@
-"""Requests in parallel: predicted beside live, and a sentence for each number of slots."""
+"""Requests in parallel: predicted next to live, and a sentence for each number of slots."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_each_number_of_slots_has_its_own_best_length(records: ModuleType) -> No
 
 def test_whether_it_pays_is_said_of_each(records: ModuleType) -> None:
     record = records.record()
-    told = answers(record.slots)
-    assert told[0] == "1 slot: drafting pays: n_max=4 gives 1.80x of no draft, predicted."
-    assert told[1] == "2 slots: drafting pays: n_max=2 gives 1.30x of no draft, live."
-    assert told[2] == "4 slots: not worth it: n_max=2 gives 0.95x of no draft, live."
+    lines = answers(record.slots)
+    assert lines[0] == "1 slot: drafting pays: n_max=4 gives 1.80x of no draft, predicted."
+    assert lines[1] == "2 slots: drafting pays: n_max=2 gives 1.30x of no draft, live."
+    assert lines[2] == "4 slots: not worth it: n_max=2 gives 0.95x of no draft, live."
     notes = [block.text for block in section(record).blocks if isinstance(block, Text)]
-    assert notes[:3] == told
+    assert notes[:3] == lines
 
 
 def test_live_is_never_over_predicted(records: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Forecasts beside live runs."""
+"""Forecasts next to live runs."""
 
 from __future__ import annotations
 
