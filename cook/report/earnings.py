@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cook.record.search_record import SearchedSpan, SearchRecord, TypeEffect
-from cook.units import short_size
 
 NEXT = 0.02
 """Of the mix's bytes: what the price of a byte is taken over; no one small span makes it."""
@@ -65,27 +64,6 @@ def earnings(record: SearchRecord) -> tuple[Earning, ...]:
     price = _price(found, NEXT * total)
     priced = (replace(e, share=e.chosen.size_bytes / (total or 1), price=price) for e in found)
     return tuple(sorted(priced, key=lambda e: (e.kld_per_byte is None, -(e.kld_per_byte or 0.0))))
-
-
-def earning_text(earning: Earning) -> str:
-    """One span in a line."""
-    chosen, smaller = earning.chosen, earning.smaller
-    text = f"{earning.span.name}: {chosen.type}, {short_size(chosen.size_bytes)}"
-    text += f" ({earning.share:.0%} of the mix)"
-    more = earning.kld_more
-    if smaller is None or more is None:
-        return f"{text}; no smaller type was measured"
-    cost = f"adds {more:.2g} nats" if more > 0 else "adds no KLD"
-    if (lost := earning.length_less) is not None:
-        cost += f" and {'costs' if lost >= 0 else 'gains'} {abs(lost):.2f} tokens a cycle"
-    text += f"; {smaller.type} saves {short_size(earning.saved_bytes)} and {cost}"
-    times = earning.times_price
-    if times is None:
-        return text
-    if more <= 0:
-        return f"{text}: its bits earn nothing that was measured"
-    where = "earn" if times >= 1 else "earn only"
-    return f"{text}: its bits {where} {times:.2g} times what they would elsewhere"
 
 
 def _earning(span: SearchedSpan) -> Earning | None:

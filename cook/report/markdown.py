@@ -71,18 +71,12 @@ def _headline(document: Document) -> list[str]:
     first = document.headline
     parts = [f"**{text(first.why)}**"]
     if first.facts:
-        parts.append(
-            "\n".join(
-                [
-                    head((fact.label, "left") for fact in first.facts),
-                    row(f"**{text(fact.value)}**" for fact in first.facts),
-                    row(text(fact.note) for fact in first.facts),
-                ]
-            )
-        )
+        titles = tuple((fact.label, "left") for fact in first.facts)
+        rows = (tuple(f.value for f in first.facts), tuple(f.note for f in first.facts))
+        parts.append(table_text(Table(titles, rows, strong=0)))
     if facts := (*document.evidence, *document.answers):
-        answers = (row((text(fact.label), text(fact.value))) for fact in facts)
-        parts.append("\n".join([head((("", "left"), ("", "left"))), *answers]))
+        lines = tuple((fact.label, fact.value) for fact in facts)
+        parts.append(table_text(Table((("", "left"), ("", "left")), lines)))
     if first.warnings:
         word = "warning" if first.warnings == 1 else "warnings"
         parts.append(f"{first.warnings} {word}: see below.")

@@ -10,9 +10,9 @@ from math import log2
 from cook.record.search_record import Finalist, SearchRecord
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
-from cook.report.earnings import Earning, earning_text, earnings
+from cook.report.earnings import Earning, earnings
 from cook.report.layer_map import LayerCell, LayerMap, map_plot, shade_of
-from cook.units import short_size
+from cook.report.search_show import finalists_table, spans_table
 
 MOST_LABELS = 12
 APART = 0.012
@@ -28,14 +28,12 @@ def front_plot(record: SearchRecord) -> Plot | None:
     if not points:
         return None
     title = "Acceptance length against size"
-    alt = f"{title}: " + "; ".join(
-        f"{f.name} {n:.2f} tokens a cycle in {short_size(f.size_bytes)}" for f, n in points[:8]
-    )
+    alt = finalists_table(record).only(("mix", "size", "tokens a cycle")).alt(title)
 
     def draw(sheet: Sheet) -> None:
         _draw_front(sheet, record, points, scaled_front(record))
 
-    return Plot("search-front", title, alt + ".", draw, height=360)
+    return Plot("search-front", title, alt, draw, height=360)
 
 
 def scaled_front(record: SearchRecord) -> list[tuple[int, float]]:
@@ -70,11 +68,9 @@ def bits_map(record: SearchRecord) -> Plot | None:
         bpw = 8 * earning.chosen.size_bytes / earning.span.elements
         name = earning.chosen.type
         cells.append(_cell(earning, shade_of(bpw), f"{name}  {bpw:.2f}", name, f"{bpw:.1f}"))
-    alt = "Bits per weight by layer and tensors. " + "; ".join(
-        f"{e.span.name} {e.chosen.type}" for e in found[:12]
-    )
+    table = spans_table(record, tuple(found)).only(("span", "type", "bpw"))
     title = "Types of the mix that is returned"
-    return map_plot("search-bits", title, alt + ".", [LayerMap(title, tuple(cells))])
+    return map_plot("search-bits", title, table.alt(title), [LayerMap(title, tuple(cells))])
 
 
 def earning_map(record: SearchRecord) -> Plot | None:
@@ -91,11 +87,10 @@ def earning_map(record: SearchRecord) -> Plot | None:
         shown = f"{times:.2g}x" if times > 0 else "nothing"
         shade = log2(max(times, 1 / MOST_TIMES))
         cells.append(_cell(earning, shade, f"{name}  {shown}", shown))
-    alt = "What bits earn, by layer and tensors. "
-    alt += " ".join(f"{earning_text(e)}." for e in found[:8])
+    table = spans_table(record, found).only(("span", "type", "earns"))
     title = "What bits earn, over what they would elsewhere"
     ends = -log2(MOST_TIMES) / 2, log2(MOST_TIMES)
-    return map_plot("search-earns", title, alt, [LayerMap(title, tuple(cells))], ends)
+    return map_plot("search-earns", title, table.alt(title), [LayerMap(title, tuple(cells))], ends)
 
 
 def _in_order(record: SearchRecord, found: Sequence[Earning]) -> list[Earning]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cook.report.document import Cells, Table, figures
-from cook.report.earnings import Earning, earning_text, earnings
+from cook.report.earnings import Earning, earnings
 from cook.report.show import Shown
 from cook.units import duration, number, plural, short_size
 
@@ -48,11 +48,9 @@ def explained(record: SearchRecord) -> Shown:
     return Shown(
         table=wide.only(_SPAN[:8]),
         wide=wide,
-        answers=tuple(earning_text(e) for e in found),
+        answers=("earns: nats a byte saves here, over what the next bytes would save elsewhere",),
         warnings=(),
-        notes=(
-            "earns: nats that a byte saves here, over what the next bytes would save elsewhere",
-        ),
+        notes=(),
     )
 
 

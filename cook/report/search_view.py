@@ -6,7 +6,7 @@ import shlex
 
 from cook.record.search_record import SearchRecord
 from cook.report.document import Code, Document, Fact, Headline, Items, Section, figures, subtitle
-from cook.report.earnings import earning_text, earnings
+from cook.report.earnings import earnings
 from cook.report.public import public_search
 from cook.report.search_plots import bits_map, earning_map, front_plot
 from cook.report.search_show import (
@@ -107,8 +107,7 @@ def _spans(record: SearchRecord) -> Section:
         "next smaller type would add, a byte, over what more bytes would save elsewhere."
     )
     plots = tuple(p for p in (bits_map(record), earning_map(record)) if p is not None)
-    items = Items(tuple(map(earning_text, found)))
-    return Section("spans", title, lead, (*plots, items, spans_table(record, found)))
+    return Section("spans", title, lead, (*plots, spans_table(record, found)))
 
 
 def _warnings(record: SearchRecord) -> Section:

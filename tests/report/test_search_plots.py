@@ -25,7 +25,7 @@ def test_the_front_is_scaled_to_the_finalists_prompts() -> None:
 def test_every_finalist_is_named() -> None:
     plot = front_plot(search_record())
     assert plot is not None
-    assert "found 2.83 tokens a cycle in 1.8 MiB" in plot.alt
+    assert "found: size 1.8 MiB, tokens a cycle 2.83" in plot.alt
     svg = inline_svg(plot)
     for name in ("Q4_K_M", "IQ3_M", "least KLD", "found", "less than 1% to gain"):
         assert name in svg, name
@@ -35,8 +35,8 @@ def test_maps_say_types_and_what_bits_earn() -> None:
     bits, earns = bits_map(search_record()), earning_map(search_record())
     assert bits is not None
     assert earns is not None
-    assert "output q8_0" in bits.alt
-    assert "its bits earn 3.4 times" in earns.alt
+    assert "output: type q8_0" in bits.alt
+    assert "earns 3.4x" in earns.alt
     drawn = inline_svg(bits) + inline_svg(earns)
     for words in ("routed experts", "q4_K  4.50", "q8_0  3.4x", "q2_K is the smallest"):
         assert words in drawn, words
