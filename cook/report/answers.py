@@ -144,7 +144,7 @@ def _what_lost(record: Record) -> Iterator[Fact]:
     """The other drafts at their best, fastest first, and categories on which the pick loses."""
     winner = picked(record)
     others = [
-        f"{clipped(row.draft, 40)} {row.ratio:.2f}x{'' if row.speed.live else ' predicted'}"
+        f"{clipped(row.name, 40)} {row.ratio:.2f}x{'' if row.live else ' predicted'}"
         for row in drafts_at_their_best(record)
         if winner is None or row.candidate.draft != winner.draft
     ]
@@ -153,7 +153,7 @@ def _what_lost(record: Record) -> Iterator[Fact]:
     if winner is None or winner.draft is None:
         return
     gains = speedups_by_category(record, winner)
-    slow = [f"{name} {s.ratio:.2f}x" for name, s in gains.items() if s.ratio < 1]
+    slow = [f"{one.name} {one.ratio:.2f}x" for one in gains if one.ratio < 1]
     if slow:
         yield Fact("where it loses", f"slower than no draft on {named(slow)}")
     elif gains:

@@ -71,32 +71,24 @@ class ForecastCheck:
 
 
 @dataclass(frozen=True)
-class DraftSpeedup:
-    """One draft, by its label, at its best draft length: where it ran live, else as forecast."""
+class Speedup:
+    """A candidate's end-to-end speedup, under its name, or on the requests of a category, under
+    that: live where it ran, else as forecast. ``each``: of each request."""
 
-    draft: str
+    name: str
     candidate: Candidate
-    speed: Speed
-
-    @property
-    def ratio(self) -> float:
-        """Its end-to-end speedup."""
-        assert self.speed.speedup is not None, "a draft without a speedup has no row"
-        return self.speed.speedup
-
-
-@dataclass(frozen=True)
-class CategorySpeedup:
-    """End-to-end speedup over the requests of one category, and that of ``each`` request."""
-
     ratio: float
     interval: Interval | None
-    each: tuple[float, ...]
+    each: tuple[float, ...] = ()
 
     @property
-    def text(self) -> str:
+    def live(self) -> bool:
+        return self.candidate.live is not None
+
+    @property
+    def text(self) -> str | None:
         """As that of :class:`Speed`."""
-        return speedup_text(self.ratio, self.interval) or ""
+        return speedup_text(self.ratio, self.interval)
 
 
 def speedup_text(ratio: float | None, interval: Interval | None) -> str | None:
@@ -207,8 +199,8 @@ def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> Foreca
     return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
 
 
-def speedups_by_category(record: Record, candidate: Candidate) -> dict[str, CategorySpeedup]:
-    """Category -> the end-to-end speedup over no draft on the same requests, live or forecast."""
+def speedups_by_category(record: Record, candidate: Candidate) -> list[Speedup]:
+    """Of every category over no draft on the same requests, best first."""
     own, others, factor = candidate.prompts, None, 1.0
     if candidate.live is not None:
         base = base_of(record)
@@ -219,8 +211,8 @@ def speedups_by_category(record: Record, candidate: Candidate) -> dict[str, Cate
         others = bare.predicted.prompts if bare is not None and bare.predicted else None
         factor = factor_of(record, candidate.engine)
     if own is None or others is None:
-        return {}
-    found = {}
+        return []
+    found = []
     for name in dict.fromkeys(own.categories):
         ratio, each = speed_ratios(own, others, category=name)
         if ratio is None:
@@ -228,12 +220,13 @@ def speedups_by_category(record: Record, candidate: Candidate) -> dict[str, Cate
         sure = speed_interval(own, others, record.pick.confidence, name)
         if sure is not None:
             sure = replace(sure, low=factor * sure.low, high=factor * sure.high)
-        found[name] = CategorySpeedup(factor * ratio, sure, tuple(factor * one for one in each))
-    return found
+        scaled = tuple(factor * one for one in each)
+        found.append(Speedup(name, candidate, factor * ratio, sure, scaled))
+    return sorted(found, key=lambda one: -one.ratio)
 
 
-def drafts_at_their_best(record: Record) -> list[DraftSpeedup]:
-    """A row a draft, fastest first. What ran live is shown at the length at which it did."""
+def drafts_at_their_best(record: Record) -> list[Speedup]:
+    """One a draft, fastest first. What ran live is shown at the length at which it did."""
     speeds = {c.name: s for c in record.candidates if (s := speed_of(record, c)) and s.speedup}
 
     def speedup(candidate: Candidate) -> float:
@@ -245,8 +238,8 @@ def drafts_at_their_best(record: Record) -> list[DraftSpeedup]:
     for one in (*ran, *(found.candidate for found in best_of_each(record, "predicted"))):
         if one.name in speeds:
             chosen.setdefault(draft_label(record, one.draft or "", one.engine), one)
-    rows = [DraftSpeedup(draft, one, speeds[one.name]) for draft, one in chosen.items()]
-    return sorted(rows, key=lambda row: -row.ratio)
+    best = (Speedup(c.name, c, speedup(c), speeds[c.name].interval) for c in chosen.values())
+    return sorted(best, key=lambda one: -one.ratio)
 
 
 def _forecast(

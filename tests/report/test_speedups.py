@@ -244,11 +244,11 @@ def test_a_server_that_learns_says_after_how_many_requests(records: ModuleType) 
 
 def test_a_row_a_draft_fastest_first_and_live_where_it_ran(records: ModuleType) -> None:
     rows = drafts_at_their_best(records.record())
-    assert {row.draft for row in rows} == {"Q8_0", "Q4_K_M", "IQ1_S"}
+    assert {row.candidate.draft for row in rows} == {"Q8_0", "Q4_K_M", "IQ1_S"}
     assert [row.ratio for row in rows] == sorted((row.ratio for row in rows), reverse=True)
-    by_draft = {row.draft: row for row in rows}
-    assert by_draft["Q8_0"].speed.live
-    assert not by_draft["IQ1_S"].speed.live
+    by_draft = {row.candidate.draft: row for row in rows}
+    assert by_draft["Q8_0"].live
+    assert not by_draft["IQ1_S"].live
     assert drafts_at_their_best(records.bare()) == []
 
 
@@ -258,7 +258,7 @@ def test_categories_have_their_requests_and_the_losers_show(records: ModuleType)
     record = replace(
         record, candidates=tuple(slow if c.name == slow.name else c for c in record.candidates)
     )
-    found = speedups_by_category(record, slow)
+    found = {one.name: one for one in speedups_by_category(record, slow)}
     assert set(found) == set(records.CATEGORIES)
     assert found["prose"].ratio < 1 < found["class"].ratio
     assert len(found["prose"].each) == 8
@@ -273,8 +273,9 @@ def test_categories_of_a_forecast_are_multiplied_as_well(records: ModuleType) ->
     guessed = record.candidate("IQ1_S n_max=4")
     found = speedups_by_category(record, guessed)
     plain = speedups_by_category(replace(record, factors=()), guessed)
-    for name, one in found.items():
-        assert one.ratio == pytest.approx(0.97 * plain[name].ratio)
+    for one, other in zip(found, plain, strict=True):
+        assert one.name == other.name
+        assert one.ratio == pytest.approx(0.97 * other.ratio)
 
 
 def test_a_no_draft_that_did_not_run_is_no_reference(records: ModuleType) -> None:

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cook.record.measured import Interval
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import drawn, named, picked
 from cook.report.document import Section, Table, Text, figures
-from cook.report.speedups import drafts_at_their_best, speed_notes, speedups_by_category
+from cook.report.speedups import (
+    Speedup,
+    drafts_at_their_best,
+    speed_notes,
+    speedups_by_category,
+)
 from cook.report.table import speeds_table
 
 DRAFTS = "End-to-end speedup of each draft"
 CATEGORIES = "Speedup by category"
+EVERYWHERE = "Faster than no draft in every category."
 MOST_DRAFTS = 16
 MOST_CATEGORIES = 24
 LEAST_SPAN = 0.2
 """In shares of no draft's speed."""
 MOST_SPAN = 1.6
 """Intervals and single requests are cut where they leave the speedups by more than this."""
-
-
-@dataclass(frozen=True)
-class SpeedupRow:
-    """One speedup of a plot; ``dots``: the speedups of its single requests."""
-
-    name: str
-    ratio: float
-    interval: Interval | None
-    live: bool
-    strong: bool = False
-    dots: tuple[float, ...] = ()
-
-    @property
-    def spread(self) -> tuple[float, ...]:
-        """What the plot shows around the speedup."""
-        return (*self.dots, *((self.interval.low, self.interval.high) if self.interval else ()))
 
 
 def by_draft(record: Record) -> Section:
@@ -47,28 +34,19 @@ def by_draft(record: Record) -> Section:
         why = "no speed with a draft and without one"
         return Section("speedups", DRAFTS, absent=why)
     table = speeds_table(record, (one.candidate for one in drafts))
-    names = drawn([one.candidate.name for one in drafts], MOST_DRAFTS, record.pick.candidate)
-    rows = [
-        SpeedupRow(
-            label(one.candidate.name, 30),
-            one.ratio,
-            one.speed.interval,
-            one.speed.live,
-            strong=one.candidate.name == record.pick.candidate,
-        )
-        for one in drafts
-        if one.candidate.name in names
-    ]
+    pick = record.pick.candidate
+    names = drawn([one.name for one in drafts], MOST_DRAFTS, pick)
+    rows = [one for one in drafts if one.name in names]
     lead = "Each draft at its best draft length, over no draft (the line at 1)."
-    if len({one.speed.live for one in drafts}) > 1:
+    if len({one.live for one in drafts}) > 1:
         lead += " Filled: ran live. Hollow: predicted."
-    elif not drafts[0].speed.live:
+    elif not drafts[0].live:
         lead += " All are predicted."
     notes = [f"{note}." for note in speed_notes(record)]
     if len(drafts) > len(rows):
         notes.append(f"{len(drafts) - len(rows)} slower drafts are in the table.")
     under = (Text(" ".join(notes), quiet=True),) if notes else ()
-    plot = _plot("speedups", DRAFTS, table, rows)
+    plot = _plot("speedups", DRAFTS, table, rows, pick)
     return Section("speedups", DRAFTS, lead, (plot, *under, table))
 
 
@@ -77,51 +55,46 @@ def by_category(record: Record) -> Section:
     winner = picked(record)
     order = [winner] if winner is not None and winner.draft is not None else []
     order += [row.candidate for row in drafts_at_their_best(record)]
-    chosen = next(((c, g) for c in order if (g := speedups_by_category(record, c))), None)
-    if chosen is None:
+    gains = next((found for one in order if (found := speedups_by_category(record, one))), None)
+    if gains is None:
         return Section("gains", CATEGORIES, absent="no draft has speeds by category")
-    candidate, found = chosen
-    live = candidate.live is not None
-    gains = sorted(found.items(), key=lambda item: -item[1].ratio)
     table = figures(
         ("category", "speedup", "requests", "requests slower than no draft"),
         (
-            (name, g.text, str(len(g.each)), f"{sum(r < 1 for r in g.each)}/{len(g.each)}")
-            for name, g in gains
+            (
+                one.name,
+                one.text,
+                str(len(one.each)),
+                f"{sum(r < 1 for r in one.each)}/{len(one.each)}",
+            )
+            for one in gains
         ),
     )
-    rows = [
-        SpeedupRow(name, one.ratio, one.interval, live, strong=one.ratio < 1, dots=one.each)
-        for name, one in gains[:MOST_CATEGORIES]
-    ]
-    losers = [name for name, one in gains if one.ratio < 1]
-    lead = (
-        f"{label(candidate.name, 60)}, {'live' if live else 'predicted'}, over no draft on the "
-        "same requests. "
-        + (
-            f"Slower than no draft on {named(losers)}."
-            if losers
-            else "Faster than no draft in every category."
-        )
-        + " A small dot is one request."
-    )
-    return Section("gains", CATEGORIES, lead, (_plot("gains", CATEGORIES, table, rows), table))
+    losers = [one.name for one in gains if one.ratio < 1]
+    candidate = gains[0].candidate
+    lead = f"{label(candidate.name, 60)}, {'live' if candidate.live else 'predicted'}, over no "
+    lead += "draft on the same requests. "
+    lead += f"Slower than no draft on {named(losers)}." if losers else EVERYWHERE
+    lead += " A small dot is one request."
+    plot = _plot("gains", CATEGORIES, table, gains[:MOST_CATEGORIES], None)
+    return Section("gains", CATEGORIES, lead, (plot, table))
 
 
-def _plot(name: str, title: str, table: Table, rows: Sequence[SpeedupRow]) -> Plot:
+def _plot(name: str, title: str, table: Table, rows: Sequence[Speedup], pick: str | None) -> Plot:
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, rows)
+        _draw(sheet, rows, pick)
 
     return Plot(name, title, table.alt(title), draw, height=96 + 30 * len(rows))
 
 
-def _draw(sheet: Sheet, rows: Sequence[SpeedupRow]) -> None:
+def _draw(sheet: Sheet, rows: Sequence[Speedup], pick: str | None) -> None:
     """Rows of ratios to no draft, which is the line at 1; below it, shaded, is slower."""
     from matplotlib.transforms import blended_transform_factory
 
     axes = sheet.axes("times the end-to-end speed without a draft", grid="x")
     low, high = min(1.0, *(row.ratio for row in rows)), max(1.0, *(row.ratio for row in rows))
-    spread = [end for row in rows for end in row.spread]
+    spread = [ratio for row in rows for ratio in row.each]
+    spread += [end for row in rows if (sure := row.interval) for end in (sure.low, sure.high)]
     low = max(min([low, *spread]), low - MOST_SPAN, 0.0)
     high = min(max([high, *spread]), high + MOST_SPAN)
     room = max((high - low) * 0.05, 0.02)
@@ -136,14 +109,14 @@ def _draw(sheet: Sheet, rows: Sequence[SpeedupRow]) -> None:
     behind = blended_transform_factory(axes.transAxes, axes.transData)
     for place, row in enumerate(rows):
         slower = row.ratio < 1
-        dots = [ratio for ratio in row.dots if left < ratio < right]
+        dots = [ratio for ratio in row.each if left < ratio < right]
         axes.plot(
             dots, [place] * len(dots), "o", markersize=3.2, color=sheet.colour("muted"), zorder=2
         )
         ends = None
         if row.interval is not None:
             ends = max(row.interval.low, left), min(row.interval.high, right)
-        colour = "s1" if slower else "pick" if row.strong else "s0"
+        colour = "s1" if slower else "pick" if row.name == pick else "s0"
         sheet.point(axes, row.ratio, place, sheet.colour(colour), live=row.live, x_ends=ends)
         axes.text(
             1.02,
@@ -152,10 +125,9 @@ def _draw(sheet: Sheet, rows: Sequence[SpeedupRow]) -> None:
             transform=behind,
             va="center",
             color=sheet.colour("s1" if slower else "ink"),
-            fontweight="bold" if row.strong else "normal",
+            fontweight="bold" if slower or row.name == pick else "normal",
         )
-    strong = next((row.name for row in rows if row.strong and row.ratio >= 1), None)
-    sheet.rows(axes, [row.name for row in rows], 30, strong)
+    sheet.rows(axes, [row.name for row in rows], 30, pick)
     sheet.legend_of_kinds(
         axes, live=any(row.live for row in rows), predicted=not all(row.live for row in rows)
     )
