@@ -13,20 +13,22 @@ from cook.build.answer import answer
 from cook.build.run import Built
 from cook.output import Mode, Output
 from cook.report.show import NOTHING_RAN
-from tests.build.whole import built
 
 QUESTION = {"recipe": "made-up.yaml"}
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, int]]:
+def ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_up: Built
+) -> Callable[..., tuple[str, int]]:
     """``ask(mode, fresh=False)``: what is printed, and how many builds there were so far."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path))
     builds = 0
 
     def build() -> Built:
         nonlocal builds
         builds += 1
-        return built(tmp_path, monkeypatch)
+        return made_up
 
     def asked(mode: Mode = Mode.HUMAN, *, fresh: bool = False) -> tuple[str, int]:
         out, told = io.StringIO(), io.StringIO()

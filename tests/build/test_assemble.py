@@ -10,6 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cook.build.assemble import by_cause
+from cook.build.run import Built
 from cook.errors import InputError, StepError
 from cook.graph.store import Store
 from cook.record.measured import PromptFigures
@@ -18,13 +19,7 @@ from cook.record.record import Candidate, Record, read_record
 from cook.scoring.figures import figures
 from cook.steps.deal import DealOutcome
 from tests.build.fabricated import World, source
-from tests.build.whole import built
-
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    with pytest.MonkeyPatch.context() as patch:
-        return built(tmp_path_factory.mktemp("made-up"), patch).record
+from tests.build.whole import Building
 
 
 def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> None:
@@ -45,17 +40,15 @@ def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> N
             assert candidate.reason is None
 
 
-def test_live_figures_are_sums_over_the_stored_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = built(tmp_path, monkeypatch).record
+def test_live_figures_are_sums_over_the_stored_blocks(made_up: Built) -> None:
+    record, home = made_up.record, made_up.path.parents[2]
     winner = record.candidate(record.pick.candidate or "")
     assert winner is not None
     assert winner.live is not None
     adapter = TypeAdapter(DealOutcome)
     stored = [
         (server, one.outcome)
-        for a in sorted(Store(tmp_path / "store").entries(), key=lambda a: a.label)
+        for a in sorted(Store(home / "store").entries(), key=lambda a: a.label)
         if a.kind == "deal"
         for server, one in zip(
             a.key_parts["params"]["servers"], adapter.validate_python(a.result).dealt, strict=True
@@ -76,7 +69,7 @@ def test_live_figures_are_sums_over_the_stored_blocks(
     assert winner.prompts.block == (*[0] * 4, *[1] * 4, *[2] * 4, *[3] * 4)
     assert winner.prompts.order == tuple(run.order for run in runs)
     assert sum(f.requests for f in winner.categories.values()) == len(runs)
-    assert read_record(tmp_path / "records" / "made-up.json") == record
+    assert read_record(home / "records" / "made-up.json") == record
 
 
 def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
@@ -198,18 +191,16 @@ def test_what_several_steps_warn_of_is_told_once_with_their_names() -> None:
     assert many.endswith(f"q11 and 488 more: {why}")
 
 
-def test_a_recount_that_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = built(tmp_path, monkeypatch, World(failing=("recount of live requests",)))
+def test_a_recount_that_failed_is_told(built: Building) -> None:
+    found = built(World(failing=("recount of live requests",)))
     for candidate in found.record.candidates[1:]:
         if candidate.live is not None:
             assert candidate.counts is None
             assert candidate.counts_reason.endswith(": it crashed")
 
 
-def test_a_control_that_failed_is_told_and_fails_no_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = built(tmp_path, monkeypatch, World(failing=("no-draft control",)))
+def test_a_control_that_failed_is_told_and_fails_no_build(built: Building) -> None:
+    made = built(World(failing=("no-draft control",)))
     assert made.failures == ()
     checks = [c.output for c in made.record.candidates if c.output is not None]
     assert checks
@@ -219,25 +210,21 @@ def test_a_control_that_failed_is_told_and_fails_no_build(
         assert check.not_controlled.endswith("it crashed")
 
 
-def test_nothing_predicted_is_told_and_everything_runs_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = built(tmp_path, monkeypatch, World(failing=("replay",))).record
+def test_nothing_predicted_is_told_and_everything_runs_live(built: Building) -> None:
+    record = built(World(failing=("replay",))).record
     assert all(c.live is not None and c.predicted is None for c in record.candidates)
     assert record.noise == ()
     assert record.factors == ()
     assert record.pick.candidate is not None
 
 
-def test_an_engine_of_which_nothing_could_be_predicted_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_of_which_nothing_could_be_predicted_is_told(built: Building) -> None:
     world = World(
         accuracy=dict.fromkeys(("small@one", "large@one", "small@two", "large@two"), 0.8),
         draft_ms=dict.fromkeys(("small@one", "large@one", "small@two", "large@two"), 1.0),
         failing=("replay small@two", "replay large@two"),
     )
-    record = built(tmp_path, monkeypatch, world, engines=("one", "two")).record
+    record = built(world, engines=("one", "two")).record
     (told,) = [w for w in record.warnings if "nothing could be predicted" in w]
     assert told.startswith("two: nothing could be predicted: replay small@two")
     assert {c.name for c in record.candidates if c.draft is None} == {
@@ -247,22 +234,16 @@ def test_an_engine_of_which_nothing_could_be_predicted_is_told(
     assert {c.engine for c in record.candidates if c.predicted} == {"one"}
 
 
-def test_disturbed_timings_are_counted_and_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = built(tmp_path, monkeypatch, World(busy=("draft times",))).record
+def test_disturbed_timings_are_counted_and_told_once(built: Building) -> None:
+    record = built(World(busy=("draft times",))).record
     assert record.disturbed == 2
     (told,) = [w for w in record.warnings if "disturbed" in w]
     assert told.startswith("2 of ")
     assert "up to 2.0 cores" in told
 
 
-def test_rejection_sampling_is_told_of_a_sampled_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejection_sampling_is_told_of_a_sampled_target(built: Building) -> None:
     record = built(
-        tmp_path,
-        monkeypatch,
         World(temperature=0.8),
         score={"sampling": {"temperature": 0.8}, "draft": {"n_max": [2, 4], "p_min": [0.0, 0.5]}},
     ).record
@@ -271,11 +252,9 @@ def test_rejection_sampling_is_told_of_a_sampled_target(
         assert candidate.output is None or candidate.output.gap_is_measured
 
 
-def test_cache_types_are_candidates_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_types_are_candidates_of_their_own(built: Building) -> None:
     draft = {"n_max": [4], "cache_types": ["f16", "q8_0"]}
-    record = built(tmp_path, monkeypatch, score={"draft": draft}).record
+    record = built(score={"draft": draft}).record
     assert {(c.name, c.cache_type) for c in record.candidates} == {
         ("no draft", None),
         *((f"{d} n_max=4 kv={t}", t) for d in ("small", "large") for t in ("f16", "q8_0")),
@@ -288,19 +267,12 @@ def test_cache_types_are_candidates_of_their_own(
     "maximize", ["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
 )
 def test_whatever_is_maximized_the_pick_has_the_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, maximize: str
+    built: Building, method: str, maximize: str
 ) -> None:
-    record = built(
-        tmp_path, monkeypatch, score={"method": method}, pick={"maximize": maximize}
-    ).record
+    record = built(score={"method": method}, pick={"maximize": maximize}).record
     winner = record.candidate(record.pick.candidate or "")
-    value = {
-        "end_to_end_speed": winner.live.end_to_end_speed,
-        "decode_speed": winner.live.decode_speed,
-        "acceptance": winner.live.acceptance_rate,
-        "acceptance_length": winner.live.acceptance_length,
-    }[maximize]
-    assert record.pick.value == value
+    figure = "acceptance_rate" if maximize == "acceptance" else maximize
+    assert record.pick.value == getattr(winner.live, figure)
     assert record.pick.leader is not None
     drafted = maximize.startswith("acceptance")
     assert ("no draft" in record.pick.ranking) == (not drafted)
@@ -308,11 +280,9 @@ def test_whatever_is_maximized_the_pick_has_the_figure(
     assert [e.reason for e in record.pick.excluded] == unable
 
 
-def test_timings_that_are_wrong_are_seen_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timings_that_are_wrong_are_seen_to_be(built: Building) -> None:
     """Every timing is 30 % too small: so are forecasts of times, and speedups are less off."""
-    record = built(tmp_path, monkeypatch, World(timed=0.7)).record
+    record = built(World(timed=0.7)).record
     found = [c for c in record.candidates if c.live and c.predicted]
     assert len(found) >= 3
     for candidate in found:
@@ -323,10 +293,8 @@ def test_timings_that_are_wrong_are_seen_to_be(
     assert record.pick.decided
 
 
-def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = built(tmp_path, monkeypatch, World(failing=("deal block 3",)))
+def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(built: Building) -> None:
+    found = built(World(failing=("deal block 3",)))
     (failed,) = (step for step in found.record.steps if step.state == "failed")
     assert failed.label.startswith("deal block 3")
     assert found.failures == (f"{failed.label}: it crashed",)
@@ -335,7 +303,7 @@ def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(
 
 
 def test_what_a_gc_removed_meanwhile_is_a_failed_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Building, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def removed(_: object) -> Record:
         shutil.rmtree(tmp_path / "store")
@@ -346,7 +314,7 @@ def test_what_a_gc_removed_meanwhile_is_a_failed_step(
 
     monkeypatch.setattr("cook.build.run.assemble", wrong)
     with pytest.raises(InputError, match="a fault of the recipe's"):
-        built(tmp_path, monkeypatch)
+        built()
     monkeypatch.setattr("cook.build.run.assemble", removed)
     with pytest.raises(StepError, match="removed from the store while it was needed"):
-        built(tmp_path, monkeypatch)
+        built()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from cook.recipe.schema import SubjectToSpec as Limits
 from cook.record.measured import Quality
 from tests.bare_records import DRAFT
 from tests.build.fabricated import World
-from tests.build.whole import built
+from tests.build.whole import Building
 
 GOOD = {f"d{i}": 1_000 + i for i in range(8)}
 OVER = {"big": 9_000, "huge": 9_500}
@@ -22,8 +21,6 @@ WORLD = World(
     draft_ms={**dict.fromkeys(GOOD, 1.0), **dict.fromkeys(OVER, 0.2)},
 )
 """Two that nobody could keep up with, and eight that drafting pays with."""
-LIMITS: list[dict[str, float]] = [{"size_gib": 8e-6}, {"memory_gib": 8e-6}]
-
 
 MEASURED = replace(
     DRAFT,
@@ -64,16 +61,17 @@ def test_what_was_not_measured_keeps_no_limit_on_it() -> None:
     assert over_limits(DRAFT, Limits(bpw=4)) == "bpw is limited to 4 but was not measured"
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=str)
-@pytest.mark.parametrize("method", ["replay", "live"])
+@pytest.mark.parametrize(
+    ("method", "limit"), [("replay", {"size_gib": 8e-6}), ("live", {"memory_gib": 8e-6})]
+)
 def test_drafts_over_a_limit_throw_nobody_out_and_never_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, float], method: str
+    built: Building, limit: dict[str, float], method: str
 ) -> None:
     asked: dict[str, Any] = {
         "score": {"method": method, "live_budget": {"minutes": 600}},
         "pick": {"subject_to": limit},
     }
-    found = built(tmp_path, monkeypatch, WORLD, sizes={**GOOD, **OVER}, **asked)
+    found = built(WORLD, sizes={**GOOD, **OVER}, **asked)
     pick = found.record.pick
     assert (pick.candidate or "").split(" ")[0] in GOOD
     ran = [s.label for s in found.record.steps if s.state != "not run"]
@@ -90,10 +88,8 @@ def test_drafts_over_a_limit_throw_nobody_out_and_never_run(
     assert {c.draft for c in found.record.candidates if c.draft} == {*GOOD, *OVER}
 
 
-def test_where_every_draft_is_over_no_draft_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = built(tmp_path, monkeypatch, pick={"subject_to": {"size_gib": 1e-9}})
+def test_where_every_draft_is_over_no_draft_is_left(built: Building) -> None:
+    found = built(pick={"subject_to": {"size_gib": 1e-9}})
     record = found.record
     assert record.pick.candidate == "no draft"
     assert len(record.pick.excluded) == 6
@@ -102,10 +98,8 @@ def test_where_every_draft_is_over_no_draft_is_left(
     assert not any("predicted" in warning for warning in record.warnings)
 
 
-def test_where_nothing_qualifies_the_limits_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_qualifies_the_limits_are_named(built: Building) -> None:
     asked: dict[str, Any] = {"maximize": "acceptance", "subject_to": {"size_gib": 1e-9}}
-    pick = built(tmp_path, monkeypatch, pick=asked).record.pick
+    pick = built(pick=asked).record.pick
     assert pick.candidate is None
     assert "is over the limit of 1e-09" in pick.sentence

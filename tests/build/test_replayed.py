@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from cook.build.replayed import replayed
 from cook.graph.execute import Outcomes
+from cook.record.record import Record
 from tests.build.laid_out import layout, score
-from tests.build.whole import built
 
 
-def test_every_draft_keeps_its_replayed_acceptance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = built(tmp_path, monkeypatch).record
+def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
     assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
         ("small", "bundled", 4),
         ("large", "bundled", 4),

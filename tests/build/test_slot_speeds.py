@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from cook.build.run import Built
 from cook.build.slot_speeds import as_multiples, slot_plan
 from cook.engines.base import ModelArgs
 from cook.errors import InputError
@@ -14,15 +13,13 @@ from cook.record.record import read_record
 from cook.scoring.price import BatchCurve
 from tests.build.fabricated import FakeEngine, World
 from tests.build.laid_out import layout
-from tests.build.whole import built
+from tests.build.whole import Building
 
 SLOTS = {"slots": [1, 2, 4]}
 
 
-def test_every_length_is_predicted_and_the_best_runs_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = built(tmp_path, monkeypatch, score=SLOTS)
+def test_every_length_is_predicted_and_the_best_runs_live(built: Building) -> None:
+    done = built(score=SLOTS)
     speeds = done.record.slots
     assert speeds is not None
     lengths = [None, 2, 4, 8]
@@ -43,11 +40,9 @@ def test_every_length_is_predicted_and_the_best_runs_live(
     assert read_record(done.path).slots == speeds
 
 
-def test_wide_batches_that_are_dear_shorten_the_best_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_batches_that_are_dear_shorten_the_best_draft(built: Building) -> None:
     dear = World(slope=0.25, accuracy={"small": 0.9, "large": 0.92})
-    done = built(tmp_path, monkeypatch, dear, score=SLOTS)
+    done = built(dear, score=SLOTS)
 
     def gain(slots: int) -> float:
         here = [s for s in done.record.slots or () if s.slots == slots]
@@ -71,10 +66,8 @@ def test_one_slot_costs_what_it_does_in_a_context_of_its_own() -> None:
     assert found[2].at(1, 10) == pytest.approx(1.8 * 3 / 2)
 
 
-def test_what_the_budget_has_no_room_for_is_predicted_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = built(tmp_path, monkeypatch, score={**SLOTS, "live_budget": {"minutes": 0.05}})
+def test_what_the_budget_has_no_room_for_is_predicted_and_told(built: Building) -> None:
+    done = built(score={**SLOTS, "live_budget": {"minutes": 0.05}})
     speeds = done.record.slots
     assert speeds
     assert all(s.live_tokens_per_s is None for s in speeds)
@@ -83,16 +76,13 @@ def test_what_the_budget_has_no_room_for_is_predicted_and_told(
     assert "no draft at 4 slots" in told
 
 
-def test_one_slot_leaves_the_build_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = built(tmp_path, monkeypatch)
-    assert done.record.slots == ()
-    assert not any("slots" in label for label in done.ran)
+def test_one_slot_leaves_the_build_as_it_was(made_up: Built) -> None:
+    assert made_up.record.slots == ()
+    assert not any("slots" in label for label in made_up.ran)
 
 
-def test_timings_that_fail_leave_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = built(tmp_path, monkeypatch, World(failing=("by slots",)), score=SLOTS)
+def test_timings_that_fail_leave_the_rest(built: Building) -> None:
+    done = built(World(failing=("by slots",)), score=SLOTS)
     assert done.record.slots == ()
     assert done.record.pick.candidate is not None
     assert done.failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from cook.output import Mode, Output
 from cook.recipe.load import parse_recipe
 from tests.build.fabricated import Fabrication, FakeEngine, World, prompt_set, write_trace
 from tests.build.laid_out import SIZES, layout
+
+Building = Callable[..., Built]
+"""What the fixture ``built`` is."""
 
 
 def built(
