@@ -120,11 +120,7 @@ def sh(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[
     )
 
 
-REPLAYED = (
-    TINY.replace("method: live", "method: replay")
-    .replace("n_max: [4]", "n_max: [2]")
-    .replace("pick: {maximize", "  live_budget: {minutes: 1}\npick: {maximize")
-)
+REPLAYED = TINY.replace("method: live", "method: replay").replace("n_max: [4]", "n_max: [2]")
 
 
 @pytest.mark.engine

@@ -44,6 +44,7 @@ score:
   max_tokens: 24
   context: 3072
   draft: {n_max: [2, 4], args: {threads: 1}}
+  live_budget: {minutes: 0.05}
 """
 HAND_RULES = {
     "bundled": [

@@ -37,10 +37,10 @@ score:
   context: 2048
   draft: {n_max: [2, 4], args: {threads: 1}}
   slots: [1, 2]
-  live_budget: {minutes: 2}
+  live_budget: {minutes: 0.5}
 """
-
-
+BRIEF = RECIPE.replace("minutes: 0.5", "minutes: 0.05")
+"""One block of prompts, whatever that decides."""
 READ = "loaded meta data with"
 
 
@@ -159,7 +159,7 @@ def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -
     """The same build under two names stands for two engines: a trace and a baseline for each."""
     directory = Path(bundled.tool("quantize")).parent
     engines = ("--engine", "bundled", "--engine", f"twin={directory}")
-    record = build(tmp_path / "home", "replay", RECIPE, *engines)
+    record = build(tmp_path / "home", "replay", BRIEF, *engines)
     assert set(record.engines) == {"bundled", "twin"}
     assert {d.quant for d in record.drafts} == {
         *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
@@ -177,7 +177,7 @@ def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -
     assert {f.engine for f in record.noise} == {"bundled", "twin"}
 
 
-SAMPLED = RECIPE.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
+SAMPLED = BRIEF.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
 
 
 def test_where_the_target_samples_both_rules_are_told(
@@ -211,7 +211,7 @@ score:
   max_tokens: 32
   context: 2048
   draft: {n_max: [2, 4], args: {threads: 1}}
-  live_budget: {minutes: 1}
+  live_budget: {minutes: 0.05}
 """
 
 EXPERTS = """\
@@ -310,7 +310,7 @@ score:
   max_tokens: 160
   context: 2048
   draft: {n_max: 4, context: [256, 1024], args: {threads: 1}}
-  live_budget: {minutes: 1}
+  live_budget: {minutes: 0.05}
 """
 
 
@@ -348,7 +348,7 @@ score:
   max_tokens: 48
   context: 2048
   draft: {n_max: 4, after: [{type: ngram-map-k, size_n: 3, size_m: 6}], args: {threads: 1}}
-  live_budget: {minutes: 1}
+  live_budget: {minutes: 0.05}
 """
 
 
@@ -391,7 +391,7 @@ def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
 def test_every_listed_chain_is_forecast_on_its_own_text(
     tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = RECIPE.replace("name: replay", "name: chains").replace(
+    text = BRIEF.replace("name: replay", "name: chains").replace(
         "  limit: 16\n", "  limit: 8\n  sampling: {temperature: [0, 0.8]}\n"
     )
     record = build(tmp_path, "chains", text)

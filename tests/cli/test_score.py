@@ -89,7 +89,7 @@ def test_refused(name: str, here: Any, check_snapshot: Any) -> None:
     check_snapshot(done, f"score-{name}")
 
 
-SMALL = ("--n-max", "2", "--n-max", "3", "--threads", "1", "--context", "512")
+SMALL = ("--n-max", "2", "--n-max", "3", "--threads", "1", "--context", "512", "--budget", "0.05")
 
 
 def test_a_whole_score_and_its_receipt(here: Any, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_whole_score_and_its_receipt(here: Any, tmp_path: Path) -> None:
     again = here("score", *GIVEN, *SMALL, "--json")
     assert json.loads(again.stdout)["ran"] == []
     assert len(list((home / "receipts").iterdir())) == 1
-    for more in (("--maximize", "acceptance"), ("--p-min", "0.5"), ("--budget", "9")):
+    for more in (("--maximize", "acceptance"), ("--p-min", "0.5"), ("--budget", "0.06")):
         other = here("score", *GIVEN, *SMALL, *more, "--json")
         assert other.status == 0, other.stderr
     assert len(list((home / "receipts").iterdir())) == 4

@@ -49,6 +49,7 @@ score:
   max_tokens: 8
   context: 2048
   draft: {n_max: [4]DRAFT}
+  live_budget: {minutes: 0.05}
 pick: {maximize: decode_speed}
 """
 

@@ -30,6 +30,7 @@ score:
   max_tokens: 8
   context: 2048
   draft: {n_max: [4], args: {threads: 1}}
+  live_budget: {minutes: 0.05}
 """
 
 

@@ -30,7 +30,7 @@ score:
   max_tokens: 8
   context: 512
   draft: {n_max: [2], args: {threads: 1}}
-  live_budget: {minutes: 1}
+  live_budget: {minutes: 0.05}
 """
 
 
