@@ -44,7 +44,7 @@ test-code:
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not engine and not ik and not soak'
 
 test-engines:
-	$(BIN)/python -m pytest -q -m '(engine or ik) and not soak'
+	$(BIN)/python -m pytest -q --durations=30 -m '(engine or ik) and not soak'
 
 lint: setup
 	$(BIN)/ruff check .

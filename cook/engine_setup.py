@@ -64,7 +64,7 @@ def installed_version() -> str | None:
 
 
 def start_failure(tool: Path) -> str | None:
-    """Why ``tool`` does not start by itself (no LD_LIBRARY_PATH), or None when it does."""
+    """Why ``tool`` does not start alone (no LD_LIBRARY_PATH), or None when it does."""
     if not tool.is_file():
         return "missing"
     # The loader reports "not found" libraries before any of the tool's own code runs; --help

@@ -190,7 +190,7 @@ def shell_text(service: Service) -> str:
 
 
 def systemd_unit(service: Service) -> str:
-    """A unit that starts the server by itself; for ``systemctl --user`` or a system unit."""
+    """A unit that starts the server; for ``systemctl --user`` or a system unit."""
     job = service.job
     models = job.target.name + (f" with draft {job.draft.name}" if job.draft else ", no draft")
     environment = [f"Environment={_unit_word(f'{k}={v}')}" for k, v in service.environment.items()]
@@ -241,7 +241,7 @@ def _chosen(record: Record, named: str | None) -> tuple[Candidate, list[str]]:
 def _checked_flags(
     engine: Engine, role: str, args: ModelArgs, unsafe_args: bool
 ) -> tuple[str, ...]:
-    """What is to be told of the record's raw flags; InputError where one may not pass."""
+    """Warnings about the record's raw flags; InputError where one may not pass."""
     offered = engine.capabilities.flags.get("server", frozenset())
     tool = f"llama-server of {engine.name}"
     refusals = read_flags(args.extra, [engine.flavour], offered, tool).refusals

@@ -2,7 +2,7 @@
 
 A handler's exception is raised wherever Python happens to be. In a callback of C code or a
 destructor Python drops it; in the midst of tidying up it would leave half of that undone. So that
-a signal came is remembered beside, and tidying up is done before it is raised.
+a signal came is remembered as well, and tidying up is done before it is raised.
 """
 
 from __future__ import annotations

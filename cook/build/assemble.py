@@ -421,7 +421,7 @@ NAMED = 12
 
 
 def by_cause(warnings: Iterable[tuple[str, str]]) -> list[str]:
-    """(step, warning) as one line a warning: what several steps say is told once, with their
+    """(step, warning) as one line a warning: what several steps say is printed once, with their
     names."""
     steps: dict[str, dict[str, None]] = {}
     for label, warning in warnings:

@@ -23,7 +23,7 @@ LOAD_SHARE = 0.25
 BLOCK_PROMPTS = 3
 """A block has at least so many."""
 MOST_SEATS = 5
-"""Candidates in a block, beside no draft, where the servers are alive together."""
+"""Candidates in a block, next to no draft, where the servers are alive together."""
 TURN_SEATS = 2
 """The same in turns, where every one is another load."""
 _APART = ("--no-mmap", "-rtr", "--run-time-repack")
@@ -53,7 +53,7 @@ class Dealing:
 
     @property
     def seats(self) -> int:
-        """Candidates in a block, beside no draft."""
+        """Candidates in a block, next to no draft."""
         return MOST_SEATS if self.together else TURN_SEATS
 
     def blocks(

@@ -217,7 +217,7 @@ class _Contest:
                 self.grid[c.key] = c
 
     def _failure(self, steps: Iterable[Step[Any]]) -> str | None:
-        """Why the first of ``steps`` failed that did, by itself."""
+        """Why the first of ``steps`` failed that did not wait for another."""
         failures = self.executor.outcomes.failures
         found = (failures[s.key] for s in steps if s.key in failures)
         return next((f.error.message for f in found if f.blocked_by is None), None)
@@ -281,7 +281,7 @@ class _Contest:
                 return
 
     def _remembering(self, prompts: Sequence[Prompt]) -> None:
-        """The best n-gram method, by itself and before a draft, in one block of all prompts: its
+        """The best n-gram method, alone and before a draft, in one block of all prompts: its
         server learns from every request, so that it is not started again between blocks."""
         found = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
         ranked = sorted(
@@ -505,7 +505,7 @@ class _Contest:
         )
 
     def _cost(self, standing: Standings[CandidateKey]) -> float | None:
-        """Seconds until leader and rival would be told apart, or shown to be within the margin."""
+        """Seconds until leader and rival would be known to differ, or to be within the margin."""
         rival = self.grid.get(standing.rival) if standing.rival is not None else None
         leader = self.grid.get(standing.leader)
         if not self.aim.objective.timed or rival is None or rival.key.ngram is not None:

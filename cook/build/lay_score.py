@@ -136,7 +136,7 @@ def _recorded(
 
 
 def lay_chains(deployed: TraceStep, score: ScoreSpec) -> tuple[OtherChain, ...]:
-    """The recordings under the sampling chains that are asked for beside the deployed one."""
+    """The recordings under the sampling chains that are asked for next to the deployed one."""
     return tuple(
         OtherChain(sampling, replace(deployed, sampling=sampling))
         for sampling in score.sampling.chains[1:]

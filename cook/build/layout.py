@@ -73,7 +73,7 @@ class DraftPlan:
         return self.model if isinstance(self.model, Step) else None
 
     def making(self) -> Iterator[Step[Any]]:
-        """The steps that make the file and measure it by itself."""
+        """The steps that make the file and measure it alone."""
         for step in dict.fromkeys((self.quantize, self.making_step, self.quality, self.memory)):
             if step is not None:
                 yield step
@@ -118,7 +118,7 @@ def draft_key(
 
 @dataclass(frozen=True)
 class LiveChecks:
-    """What is asked of a finalist's live run beside its speed.
+    """What is checked of a finalist's live run, apart from its speed.
 
     ``counts``: that our accounting is the engine's; ``control``: what the width of its batches
     alone changes.
@@ -357,7 +357,7 @@ class DraftForecast:
 
 @dataclass(frozen=True)
 class OtherChain:
-    """A sampling chain beside the deployed one, and what the target writes under it."""
+    """A sampling chain next to the deployed one, and what the target writes under it."""
 
     sampling: Sampling
     trace: Trace

@@ -118,7 +118,7 @@ class PredictRequest:
         return tuple(map(_rival, self.rival))
 
     def chains(self, recorded: Sampling) -> tuple[Sampling, ...]:
-        """The sampling chains that were asked for, beside that of the trace."""
+        """The sampling chains that were asked for, next to that of the trace."""
         if not (self.temperature or self.top_k or self.top_p or self.min_p):
             return ()
         lists = {

@@ -135,7 +135,7 @@ def _by_category(forecast: Forecast) -> dict[str, float]:
 
 
 def show(whole: TracePrediction, output: Output) -> None:
-    """Every draft by itself, then all of them beside no draft; warnings and what the numbers rest
+    """Every draft alone, then all of them next to no draft; warnings and what the numbers rest
     on go to stderr."""
     output.emit(document(whole))
     for warning in whole.warnings:
@@ -259,9 +259,9 @@ def _speedup(forecast: Forecast, whole: TracePrediction) -> float:
 
 
 def _show_all(whole: TracePrediction, output: Output) -> None:
-    """Does it pay: every draft at its best length, and every rival, beside no draft, and one line
+    """Does it pay: every draft at its best length, and every rival, next to no draft, and one line
     of it."""
-    beside = (*whole.rivals, *whole.two_stage)
+    others = (*whole.rivals, *whole.two_stage)
     if whole.no_draft is None:
         last = [(draft, draft.settings[-1]) for draft in whole.drafts]
         if last:
@@ -270,7 +270,7 @@ def _show_all(whole: TracePrediction, output: Output) -> None:
                 f"{draft.name} {number(one.figures.acceptance_rate, '.1%')}" for draft, one in last
             )
             output.data(f"acceptance at n_max={max(lengths)}: {', '.join(rates)}")
-        for rival in beside:
+        for rival in others:
             found = rival.figures
             output.data(
                 f"{rival.name}: {found.accepted or 0} of {found.drafted or 0} drafted "
@@ -280,7 +280,7 @@ def _show_all(whole: TracePrediction, output: Output) -> None:
     # A rival has no length at which it just pays.
     contenders = [
         *((_named(d), d.settings[d.best], d.break_even[d.best]) for d in whole.drafts),
-        *((one.name, one, None) for one in beside),
+        *((one.name, one, None) for one in others),
     ]
     contenders.sort(key=lambda c: -_speedup(c[1], whole))
     rows: list[tuple[object, ...]] = [
@@ -353,7 +353,7 @@ def _beside(draft: DraftPrediction, no_draft: Figures) -> str:
     bare = no_draft.decode_speed or 0.0
     now = draft.settings[draft.best].figures.decode_speed or 0.0
     line = (
-        f"{draft.name} written beside verification (no engine does; a device of its own, tokens "
+        f"{draft.name} written during verification (no engine does; a device of its own, tokens "
         f"travel in no time): PEARL n_max={one.n_max} {one.decode_tokens_per_s / bare:.2f}x no "
         f"draft decoding, DSI with {plural(many.servers, 'target server')} "
         f"{many.decode_tokens_per_s / bare:.2f}x; as it is, {now / bare:.2f}x"

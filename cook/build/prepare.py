@@ -1,4 +1,4 @@
-"""From a recipe's path to checked layouts: engines found, headers read, every fault told at once.
+"""From a recipe's path to checked layouts: engines found, headers read, all faults at once.
 
 Nothing runs here but header reads, hashing of sources and the engines' own ``--version``.
 """
@@ -158,12 +158,12 @@ def require_plannable(
 
 
 def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
-    """What converts safetensors: of COOK_CONVERTER, else beside the first engine that has one."""
+    """What converts safetensors: of COOK_CONVERTER, else next to the first engine that has one."""
     if recipe.model is None:
         return None
     outtype = recipe.model.convert
-    beside = [find_converter(e.files[0].parent, outtype) for e in engines if e.files]
-    return next((c for c in beside if c is not None), None) or find_converter(None, outtype)
+    found = [find_converter(e.files[0].parent, outtype) for e in engines if e.files]
+    return next((c for c in found if c is not None), None) or find_converter(None, outtype)
 
 
 def _lay(
@@ -267,7 +267,7 @@ def _bytes(configuration: Configuration) -> int:
 
 
 def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
-    """What is told of flags that replay and timings go without.
+    """Warnings about flags that replay and timings go without.
 
     PrerequisiteError for an argument that they cannot follow, before anything runs.
     """
@@ -327,7 +327,7 @@ def _drafts_on(
     engine: Engine, recipe: Recipe, engines: Sequence[Engine]
 ) -> tuple[tuple[DraftFileSpec, ...], tuple[Excluded, ...]]:
     """The ready drafts of ``recipe`` with the output heads that ``engine`` can make; what none of
-    ``engines`` can stays, and is told."""
+    ``engines`` can make stays, and is reported."""
     drafts, left_out = [], []
     for draft in recipe.drafts:
         on_none = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))

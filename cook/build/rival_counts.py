@@ -27,7 +27,7 @@ def rival_counts(
 
     Requests are simulated in the order in which each server got them, its warm-up first; with a
     draft behind, those are counted whose reply is the trace's, since that is what the draft was
-    replayed on. None where no server told its tokens, as ik's does not, or none is so.
+    replayed on. None where no server returned its tokens, as ik's does not, or none is so.
     """
     rounds = list(dealt.outcomes(forecaster.outcomes.result))
     known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]

@@ -60,7 +60,7 @@ def build(
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
     names a candidate that is dealt every prompt, to be compared with an earlier build, and
     ``reference`` by engine another build of it, on which what runs live runs as well.
-    ``watch`` is told of every step that begins to run. ``scheduler``: the address of a dask
+    ``watch`` is called with every step that begins to run. ``scheduler``: the address of a dask
     cluster that makes what is not timed.
     """
     home = cook_home()

@@ -2,7 +2,7 @@
 
 Predicted from what batches of several slots cost, at the widths that their drafts make, with
 whatever was fitted on runs of one slot and nothing else; then confirmed by live runs with as many
-clients. The best draft length falls as slots are added: each verifies beside the others, so that
+clients. The best draft length falls as slots are added: each verifies at the same time, so that
 the batch gets wide with short drafts already (docs/internals/scoring.md#slots).
 """
 
@@ -329,7 +329,7 @@ def predicted_speeds(
 
 
 def _with_live_speed(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes) -> SlotSpeed:
-    """``speed`` beside what its live run says, where it ran."""
+    """``speed`` next to what its live run says, where it ran."""
     outcome = outcomes.result(step) if step is not None else None
     if outcome is None:
         return replace(speed, reason=why_not(step, outcomes)) if step is not None else speed

@@ -151,7 +151,7 @@ def _other_engines() -> Iterator[Check]:
     try:
         names = tuple(discover.configured())
     except CookError:
-        return  # told by the check of the configuration
+        return  # reported by the check of the configuration
     found = {name: _discovered(name) for name in names}
     for name, engine in found.items():
         yield from _engine(f"engine {name}", engine)

@@ -92,7 +92,7 @@ def command(
     whether it is worth it.
 
     Below the table, a line each: other sampling chains (--temperature, --top-p ...), drafting
-    beside verification.
+    during verification.
 
     Examples:
 

@@ -33,7 +33,7 @@ def command(
     """Show a record for people: one HTML file, Markdown, plots.
 
     Every build keeps its record; --list shows them, those of one recipe if it is named.
-    Without options it writes NAME.html beside the record. The page stands by itself: it opens
+    Without options it writes NAME.html next to the record. The page needs no other file: it opens
     offline, runs no script, and follows the reader's light or dark theme.
     With --against it shows what changed and how certain that is, and exits 4 on a regression.
 

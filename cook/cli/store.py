@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 8
 """Models named in a line at most."""
 RECORD = "record"
-"""The kind of what is kept beside the store."""
+"""The kind of what is kept next to the store."""
 
 
 def ls(
@@ -230,8 +230,10 @@ def _parts(
     """Key of each of ``chosen`` that artifacts are made of which stay, with these."""
     going = {a.directory for a in chosen if a not in spared}
     users = store.users()
-    staying = {a.key: [u for u in users.get(a.key, ()) if u.directory not in going] for a in chosen}
-    return {key: found for key, found in staying.items() if found}
+    users_left = {
+        a.key: [u for u in users.get(a.key, ()) if u.directory not in going] for a in chosen
+    }
+    return {key: found for key, found in users_left.items() if found}
 
 
 def _remove_records(out: Output, before: str, *, dry_run: bool) -> None:

@@ -6,7 +6,7 @@ nothing. What they read is its first layer in f32, and their output projections 
 is the same to the token, and a step costs what it does where models are served, reading weights.
 
 It is written as ``glm4moe``, which computes what ``bailingmoe2`` does under other names
-(``src/models/glm4-moe.cpp`` beside ``bailingmoe2.cpp``) and can carry a head. ik_llama.cpp wants
+(``src/models/glm4-moe.cpp`` and ``bailingmoe2.cpp``) and can carry a head. ik_llama.cpp wants
 query, key and value apart and with biases; zeros are added.
 """
 

@@ -394,7 +394,7 @@ class Requests:
         self._add(self._pending.popitem(last=False)[1])
 
     def _add(self, request: LoggedRequest) -> int:
-        """Its index; one that was told before with the very same times is that one."""
+        """Its index; one that was printed before with the very same times is that one."""
         key = _times(request)
         known = self._by_times.get(key) if request.predicted_n is not None else None
         if known is not None:
@@ -437,7 +437,7 @@ def _merged(first: LoggedRequest, second: LoggedRequest) -> LoggedRequest:
 
 @dataclass
 class _Models:
-    """The models of one server process, as far as its log has told them.
+    """The models of one server process, as far as its log has named them.
 
     Both engines load the target first; mainline says which is which, ik the file names only.
     A model loaded after a request belongs to a new server under the same name.

@@ -45,7 +45,7 @@ def expand_parts(
     """As :func:`expand`, for the valid parts of a recipe that has faults elsewhere.
 
     ``drafts`` is name -> index of ready drafts; ``faulty`` are names of quants whose own faults
-    are told already.
+    are reported already.
     """
     job = _Expansion(quants, locations, faulty)
     found = [q for index, spec in quants if (q := job.quant(index, spec))]
@@ -148,7 +148,7 @@ class _Expansion:
     def _settings(
         self, index: int, spec: QuantSpec, path: tuple[str, ...] = ()
     ) -> _Settings | None:
-        """Inherited and own settings together; None, told once, when ``extends`` is at fault."""
+        """Inherited and own settings together; None, reported once, if ``extends`` is wrong."""
         if self._by_name[spec.name][0] == index and spec.name in self._done:
             return self._done[spec.name]
         where = ("quants", index)

@@ -1,4 +1,4 @@
-"""Tensor groups: what a tensor is for, told from its name.
+"""Tensor groups: what a tensor is for, by its name.
 
 Names are GGUF's own (``gguf-py/gguf/constants.py`` of llama.cpp): the words in them mean the
 same in every architecture, so one table serves all, and an architecture only adds what its

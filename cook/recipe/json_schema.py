@@ -1,4 +1,4 @@
-"""The recipe told from its models: JSON Schema for editors, and the reference in Markdown.
+"""The recipe described from its models: JSON Schema for editors, and the reference in Markdown.
 
 ``python -m cook.recipe.json_schema [--check]`` writes the schema.
 """

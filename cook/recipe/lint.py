@@ -4,7 +4,7 @@
 and rules against the tensors. All findings at once, each at its place in the recipe. Texts and
 files that a recipe names must be there, and nothing is scored on what it was made from.
 
-Which tensors cannot be quantized without importance data is told by engine: the engines fail late
+Which tensors cannot be quantized without importance data differs by engine: the engines fail late
 (after hours, with a partial file) or abort
 (docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
 since their mixtures use such types.
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another type"
 
 # Base types whose built-in mixture gives some tensor a type that demands an imatrix
-# (mainline llama_tensor_get_type_impl, ik llama_tensor_get_type), beside those whose default does.
+# (mainline llama_tensor_get_type_impl, ik llama_tensor_get_type). Those whose default does are
+# known by it.
 _MIXTURE_NEEDS: dict[str, frozenset[str]] = {
     Flavour.LLAMA_CPP: frozenset({"IQ3_XS", "IQ3_XXS"}),
     Flavour.IK_LLAMA_CPP: frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
@@ -152,7 +153,7 @@ def _base_gate(quant: Quant) -> frozenset[str]:
 
 _WIKI_HINT = (
     "it is in wikitext-2-raw-v1.zip of https://huggingface.co/datasets/ggml-org/ci; "
-    "put it beside the recipe"
+    "put it next to the recipe"
 )
 SHARE_IS_ERROR = 0.02
 """Above this share of common passages two texts count as the same content."""
@@ -237,7 +238,7 @@ def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Proble
     try:
         known = load_prompts(score.prompts).categories
     except CookError:
-        return  # told where the prompts are read
+        return  # reported where the prompts are read
     named: list[tuple[Keys, str]] = [
         (("score", "categories", i), name) for i, name in enumerate(score.categories or ())
     ]
@@ -481,7 +482,7 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         except PatternTimeout:
             continue  # resolve() tells it
         if not hits:
-            # An inherited rule is told where its own quant is checked.
+            # An inherited rule is reported where its own quant is checked.
             if rule.owner == quant.name:
                 hint = _case_hint(rule, model)
                 message = f"rule `{rule.selector}` matches no tensor"

@@ -107,7 +107,7 @@ def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedR
 
 
 def _expand_valid(document: LocatedDocument) -> tuple[Problem, ...]:
-    """Faults between the quants that are valid, to be told beside the faults in others."""
+    """Faults between the quants that are valid, to be reported with the faults in others."""
     from cook.documents.spec import one_or_many
     from cook.recipe.expand import expand_parts
     from cook.recipe.schema import QuantSpec, SweepSpec
@@ -140,7 +140,7 @@ def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tup
         try:
             found.append((index, model.model_validate(item, context=context)))
         except ValidationError:
-            continue  # told already, at its place, by the whole recipe's validation
+            continue  # reported already, at its place, by the whole recipe's validation
     return found
 
 
@@ -151,7 +151,9 @@ def resolved(loaded: LoadedRecipe) -> str:
     """
     import yaml
 
-    document: dict[str, Any] = _told(loaded.recipe.model_dump(mode="json", exclude_none=True))
+    document: dict[str, Any] = _without_empty(
+        loaded.recipe.model_dump(mode="json", exclude_none=True)
+    )
     document.pop("sweep", None)
     if is_shipped(loaded):
         document.pop("name", None)
@@ -187,12 +189,12 @@ def schema_comment() -> str:
     return f"# yaml-language-server: $schema={package_dir() / 'recipe' / 'recipe.schema.json'}"
 
 
-def _told(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
     """``value`` without parts that say nothing: empty lists and maps."""
     if isinstance(value, dict):
-        kept = {key: _told(item) for key, item in value.items()}
+        kept = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item not in ({}, [])}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
 
 
 def _quant(quant: Quant) -> dict[str, Any]:

@@ -26,7 +26,7 @@ TIMEOUT_S = 0.5
 TOTAL_TIMEOUT_S = 1.0
 """For all names of a model, processor time."""
 
-# Patterns that hung once, so that a recipe with one is told in one time limit and not in many.
+# Patterns that hung once, so that a recipe with one is reported in one time limit and not in many.
 _HANGING: set[str] = set()
 
 

@@ -290,7 +290,7 @@ def timeout_message(rule: Rule) -> str:
 
 
 class _Faults:
-    """Collects tensors whose wanted type cannot be stored, told once a rule and not a tensor."""
+    """Collects tensors whose wanted type cannot be stored, reported once a rule."""
 
     def __init__(self, where: Location, quant: Quant, flavour: str) -> None:
         self._where, self._quant, self._flavour = where, quant, flavour

@@ -313,8 +313,8 @@ class TensorsFromSpec(Spec):
     revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]{0,127}$")] | None = None
     """Branch, tag or commit of these repositories. Absent: the newest."""
     key: Annotated[str, Field(pattern="^[0-9A-Fa-f]{40}$")] | None = None
-    """Fingerprint of the key that must have signed their maps. Absent: whoever signed, or nobody,
-    is told. Every shard is compared with its map's SHA-256 either way."""
+    """Fingerprint of the key that must have signed their maps. Absent: whoever signed, or that
+    nobody did, is printed. Every shard is compared with its map's SHA-256 either way."""
 
     def to_tensors_from(self) -> TensorsFrom:
         """The same for rules and builds."""
@@ -364,7 +364,7 @@ PruneLayers = Annotated[
 class SplitSpec(Spec):
     """Where the files of a split GGUF end: one limit of the two, as llama-gguf-split has them.
 
-    Engines are given the first file, and find the others beside it. A quant that fits into one
+    Engines are given the first file, and find the others next to it. A quant that fits into one
     file is not split."""
 
     max_size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[MG]$")] | None = None
@@ -479,7 +479,7 @@ class SweepSpec(QuantSettings):
 
 
 class DraftFileSpec(Spec):
-    """A ready-made GGUF to score beside the quants."""
+    """A ready-made GGUF to score with the quants."""
 
     name: Name
     """Its name in tables."""
@@ -539,7 +539,7 @@ class TargetSpec(Spec):
     source: SourceField
     """A GGUF (shard 1 if split): a path or an hf:// reference."""
     args: ModelArgsSpec = ModelArgsSpec()
-    """How it is placed and run while a draft runs beside it."""
+    """How it is placed and run while a draft runs next to it."""
 
 
 class BaselineSpec(Spec):
@@ -571,7 +571,7 @@ class SamplingSpec(Spec):
     """The sampling chain that will be deployed; temperature 0 is greedy.
 
     Of lists the first values are the deployed chain, which decides the pick. Every other
-    combination is forecast beside it, on text that the target writes under it.
+    combination is forecast as well, on text that the target writes under it.
     """
 
     temperature: Annotated[
@@ -742,7 +742,7 @@ class DraftSpec(Spec):
     Absent: the target's."""
     after: Rivals = ()
     """N-gram methods that draft first, each as in `rivals`, so that the draft drafts only where
-    they have nothing: candidates beside the draft alone, such as `IQ1_KT after ngram-mod`.
+    they have nothing: candidates next to the draft alone, such as `IQ1_KT after ngram-mod`.
     Simulated, and run live by servers that do both."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
@@ -1056,7 +1056,7 @@ class Recipe(Spec):
     ] = ()
     """Grids that expand into more quants, at most 1,024 in all; one, or a list."""
     drafts: Annotated[tuple[DraftFileSpec, ...], Field(max_length=MAX_QUANTS)] = ()
-    """Ready-made GGUFs to score beside the quants."""
+    """Ready-made GGUFs to score with the quants."""
     include_source: bool = False
     """Also score the unquantized source as a draft."""
     score: ScoreSpec | None = None

@@ -1,12 +1,12 @@
 """What an engine does with a recipe without a word: slower, of another size, or not at all.
 
-Each trap is told at its place in the recipe, with the mend, before anything runs: by ``cook plan``,
-``cook build`` and ``cook recipes check``. None is an error, but for a file that is no draft at
-all: the engines run all of it, and figures come out. What the engines do there, and where it was
+Each trap is reported at its place in the recipe, with the mend, before anything runs: by ``cook
+plan``, ``cook build`` and ``cook recipes check``. None is an error, but for a file that is no draft
+at all: the engines run all of it, and figures come out. What the engines do there, and where it was
 read or seen, is in docs/internals/engines.md#traps-of-drafting.
 
 Headers are given by their place in the recipe, as far as they are at hand; what needs one that is
-not is not told.
+not is not reported.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _files(
             yield at.problem(
                 f"the header counts {count} multi-token-prediction layers of which the file has "
                 "no tensor: this is a trunk without its head, which engines may refuse to load",
-                hint="name the file that has them, or write it anew with `convert_hf_to_gguf.py "
+                hint="name the file that has them, or convert again with `convert_hf_to_gguf.py "
                 "--no-mtp`",
                 severity="warning",
             )
@@ -163,7 +163,7 @@ def _inert(
         )
     if max(score.slots) > 1:
         yield locations.at("score", "slots").problem(
-            "ik_llama.cpp drafts with one slot only: nothing is told of more slots on it",
+            "ik_llama.cpp drafts with one slot only: nothing is forecast of more slots on it",
             hint="leave `slots` out, or score on a build of llama.cpp too",
             severity="warning",
         )
@@ -236,7 +236,7 @@ def _draft_context(
             continue
         yield locations.at("score", "context").problem(
             f"mainline gives a draft the target's context of {score.context} tokens: a KV cache of "
-            f"{size(cache)} in {largest} beside the {size(weights)} of {file.path.name}",
+            f"{size(cache)} in {largest} next to the {size(weights)} of {file.path.name}",
             hint="a smaller `score.context`, or `score.draft.cache_types: [q8_0]`; only "
             "ik_llama.cpp has a context of the draft's own (`score.draft.context`)",
             severity="warning",

@@ -139,7 +139,7 @@ def fastest(
 def _around(
     sweep: Sequence[tuple[float, Allocation]], speed: Callable[[float, float], float]
 ) -> tuple[float, float]:
-    """The prices beside the one whose mix is the fastest."""
+    """The prices next to the one whose mix is the fastest."""
     speeds = [speed(a.damage, a.seconds) for _, a in sweep]
     best = speeds.index(max(speeds))
     return sweep[max(best - 1, 0)][0], sweep[min(best + 1, len(sweep) - 1)][0]

@@ -44,7 +44,7 @@ FEWEST_STARTS = 3
 FORECAST = 0.02
 """Standard deviation of a forecast's log speedup between drafts, until live runs show it."""
 SETTING = 0.01
-"""The same between settings of one draft, which are priced by the same curves, beside a trend:"""
+"""The same between settings of one draft, which are priced by the same curves, over a trend:"""
 LENGTH = 0.05
 """Standard deviation of what such errors grow by with ln(1 + drafted tokens a cycle), of all drafts
 alike: between lengths 5 and 12 forecasts of the demo were 2 to 7 % off (bench/results)."""
@@ -415,7 +415,7 @@ class _Noise:
         ran = [row for row in rows if row.live]
         errors = {row.key: _unexplained(row, base, objective) for row in ran}
         fitted = {row.key: errors[row.key] for row in ran if len(row.live) >= FEWEST_PROMPTS}
-        if len(fitted) > 1:  # of a few requests alone noise cannot be told from what they ask
+        if len(fitted) > 1:  # in a few requests noise cannot be separated from what they ask
             errors = fitted
         cells: dict[tuple[str, int], dict[K, float]] = {}
         for key, each in errors.items():

@@ -5,7 +5,7 @@ its answer, the logits of each row that was asked for
 (docs/internals/engines.md#a-draft-on-another-machine). So a decode of the draft takes a round trip
 more than on the spot, whatever it holds, and as long as its logits take to arrive. A cycle of n
 drafted tokens has n + 1 of them (n where nothing is mirrored): drafting over a link pays where a
-round trip is small beside a token of the target.
+round trip is short compared with a token of the target.
 """
 
 from __future__ import annotations

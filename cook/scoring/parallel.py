@@ -1,4 +1,4 @@
-"""Drafting beside verification, simulated on a trace: what two published schemes would give.
+"""Drafting during verification, simulated on a trace: what two published schemes would give.
 
 No engine has either. Both are head-room, under the same assumptions: the draft runs on a device of
 its own, so that neither model slows the other; tokens travel in no time; the target's token is
@@ -29,7 +29,7 @@ from cook.scoring.simulate import Positions
 
 @dataclass(frozen=True)
 class ParallelSpeed:
-    """Decode speed of drafts written beside verification; ``servers`` of the target at work."""
+    """Decode speed of drafts written during verification; ``servers`` of the target at work."""
 
     decode_tokens_per_s: float
     n_max: int | None
@@ -70,7 +70,9 @@ def _pearl_s(reply: Positions, n_max: int, times: Timings) -> float:
             held, verified = i + 1, n_max - 1
         else:
             held, verified = i, n_max
-        if not verified:  # blocks of one token: there was nothing beside which to write the next
+        if (
+            not verified
+        ):  # blocks of one token: there was no verification during which to write the next
             i = held
             continue
         spent += max(drafting, _target_s(times, verified, reply.prompt + held - 1))
@@ -91,7 +93,7 @@ def _dsi_s(reply: Positions, times: Timings) -> float:
     own = times.verify.at(1, depth) + times.target_sample_s
     drafted = np.minimum(times.draft.at(1, depth) + times.draft_sample_s, own)
     spent = np.where(reply.match[1 : reply.reply], drafted, own)
-    # Nothing is drafted beside the last verification, which began when all before it was drafted.
+    # Nothing is drafted during the last verification, which began when all before it was drafted.
     return float(spent[:-1].sum() + own[-1])
 
 

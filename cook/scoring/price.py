@@ -120,7 +120,7 @@ class Timings:
     draft_prefill: BatchCurve | None = None
 
     def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
-        """Seconds that a request takes beside its decoding, all models; 0 if not measured.
+        """Seconds that a request takes on top of its decoding, all models; 0 if not measured.
 
         ``drafts``: whether the draft reads the prompt.
         """
@@ -257,7 +257,7 @@ def with_prompt_time_separated(
     is taken out of the decoding where the engine counts it there.
 
     As long as the answer tells, or else as was timed (where neither does, as it is): a draft that
-    was timed apart read 4,096 tokens in up to a fifth less time than beside its target, which is no
+    was timed apart read 4,096 tokens in up to a fifth less time than with its target, which is no
     part of its decoding. At most :data:`MOST_TAKEN_OFF` of that: some decoding there was.
     """
     if not RULES[profile].reads_late or not live.draft_n or live.draft_prompt_ms is not None:
