@@ -21,7 +21,7 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 2_834,
+    "cli": 2_837,
     "nightly": 1_764,
     "service": 353,
     "inspection": 353,
@@ -32,9 +32,9 @@ ROOMS = {
     "logs": 1_304,
     "report": 4_767,
     "steps": 4_582,
-    "scoring": 3_988,
+    "scoring": 3_990,
     "record": 1_500,
-    "recipe": 7_320,
+    "recipe": 7_145,
     "trace": 1_204,
     "graph": 2_244,
     "engine_setup": 290,

@@ -114,16 +114,17 @@ def _codes(words: Sequence[str]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file with the text it should have."""
-    from cook.recipe.json_schema import SCHEMA_FILE, markdown, schema_text
+    from cook.recipe.load import schema_file
 
-    sys.path.insert(0, str(ROOT))  # this folder is a package to what lies beside it
+    sys.path.insert(0, str(ROOT))  # this folder is a package to what is next to it
+    from tools.recipe_reference import markdown, schema_text
     from tools.when_drafting_pays import files
 
     return {
         ROOT / "docs" / "cli.md": cli(),
         ROOT / "docs" / "flags.md": flags(),
         ROOT / "docs" / "recipe.md": RECIPE_NOTE + markdown().rstrip("\n") + "\n",
-        SCHEMA_FILE: schema_text(),
+        schema_file(): schema_text(),
         **files(),
     }
 

@@ -251,9 +251,10 @@ def schema(out: Output) -> None:
     Examples:
       cook recipes schema > recipe.schema.json
     """
-    from cook.output import to_json
-    from cook.recipe.json_schema import json_schema
+    import json
 
-    document = json_schema()
-    out.emit(document)
-    out.block(to_json(document))
+    from cook.recipe.load import schema_file
+
+    text = schema_file().read_text("utf-8")
+    out.emit(json.loads(text))
+    out.block(text.rstrip("\n"))

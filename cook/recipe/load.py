@@ -184,9 +184,14 @@ def is_shipped(loaded: LoadedRecipe) -> bool:
 
 def schema_comment() -> str:
     """The first line by which editors check a recipe as it is typed."""
+    return f"# yaml-language-server: $schema={schema_file()}"
+
+
+def schema_file() -> Path:
+    """The JSON Schema of recipes; ``make docs`` writes it."""
     from cook.paths import package_dir
 
-    return f"# yaml-language-server: $schema={package_dir() / 'recipe' / 'recipe.schema.json'}"
+    return package_dir() / "recipe" / "recipe.schema.json"
 
 
 def _without_empty(value: Any) -> Any:

@@ -1,16 +1,11 @@
-"""The recipe described from its models: JSON Schema for editors, and the reference in Markdown.
-
-``python -m cook.recipe.json_schema [--check]`` writes the schema.
-"""
+"""The recipe described from its models: JSON Schema for editors, and the reference in Markdown."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +16,6 @@ from cook.recipe.groups import MEANING
 
 BY_FILE = {"name": "the file's"}
 """Keys of a recipe that its file's name stands in for (``cook.recipe.load.parse_recipe``)."""
-SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
 
 
 def json_schema() -> dict[str, Any]:
@@ -165,19 +159,3 @@ def _default(field: FieldInfo) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def main(arguments: list[str]) -> int:
-    """Write the schema, or with ``--check`` say (exit 1) whether the committed one is stale."""
-    text = schema_text()
-    if arguments == ["--check"]:
-        fresh = SCHEMA_FILE.is_file() and SCHEMA_FILE.read_text("utf-8") == text
-        if not fresh:
-            sys.stderr.write(f"{SCHEMA_FILE} is stale: run python -m cook.recipe.json_schema\n")
-        return 0 if fresh else 1
-    SCHEMA_FILE.write_text(text, "utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
