@@ -30,7 +30,7 @@ ROOMS = {
     "build": 6_988,
     "hub": 1_651,
     "logs": 1_304,
-    "report": 4_767,
+    "report": 4_761,
     "steps": 4_582,
     "scoring": 3_990,
     "record": 1_500,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from cook.errors import InternalError
@@ -50,18 +50,11 @@ def html(document: Document) -> str:
     raise InternalError("a report passes 2 MB with its tables cut to 25 rows")
 
 
-def _prose(text: str) -> Markup:
-    """``text`` escaped, with what stands between backticks as code, which no line end breaks."""
+def _unbroken(text: str, words: re.Pattern[str], tag: str) -> Markup:
+    """``text`` escaped, with a ``tag`` around ``words`` that keeps each on one line."""
     from markupsafe import Markup, escape
 
-    return Markup(_QUOTED.sub(r'<code class="word">\1</code>', str(escape(text))))
-
-
-def _flags(text: str) -> Markup:
-    """A command escaped, with options that no line end breaks."""
-    from markupsafe import Markup, escape
-
-    return Markup(_OPTION.sub(r'<span class="word">\1</span>', str(escape(text))))
+    return Markup(words.sub(rf'<{tag} class="word">\1</{tag}>', str(escape(text))))
 
 
 @cache
@@ -77,6 +70,6 @@ def _template() -> Template:
     )
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["short"] = clipped
-    environment.filters["prose"] = _prose
-    environment.filters["flags"] = _flags
+    environment.filters["prose"] = partial(_unbroken, words=_QUOTED, tag="code")
+    environment.filters["flags"] = partial(_unbroken, words=_OPTION, tag="span")
     return environment.get_template("report.html")

@@ -32,6 +32,11 @@ def tokens_per_s(value: float | None) -> str | None:
     return f"{value:.{2 if value >= 10 or value <= 0 else 3 - floor(log10(value))}f}"
 
 
+def binary_unit(largest_bytes: int) -> tuple[int, str]:
+    """(bytes, name) of the unit that a column or an axis up to ``largest_bytes`` has."""
+    return (1 << 30, "GiB") if largest_bytes >= 1 << 29 else (1 << 20, "MiB")
+
+
 def counts(figures: Figures | None) -> str | None:
     """``accepted/drafted``; None where nothing was drafted."""
     if figures is None or figures.acceptance_rate is None:

@@ -9,6 +9,7 @@ from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.report.compared import finite
 from cook.scoring.compare import FEWEST_PROMPTS, common, interval
+from cook.scoring.figures import figures
 from cook.scoring.totals import Share, standard_error
 
 RequestKey = tuple[str, int]
@@ -64,17 +65,10 @@ def speed_ratios(
 
 
 def _ratio(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float | None:
-    tokens, others = (sum(pair[i].predicted_n - 1 for pair in pairs) for i in (0, 1))
-    time_ms, others_ms = (sum(pair[i].wall_ms for pair in pairs) for i in (0, 1))
-    return finite(tokens / time_ms / (others / others_ms)) if others else None
-
-
-def timed_total(found: PromptFigures, column: str, ids: Collection[str]) -> float | None:
-    """Tokens a second over the requests of the prompts ``ids``; ``column``: their time in ms."""
-    rows = zip(found.ids, found.tokens, getattr(found, column), strict=False)
-    kept = [(n, ms) for name, n, ms in rows if name in ids]
-    time_ms = sum(ms for _, ms in kept)
-    return 1000 * sum(n for n, _ in kept) / time_ms if time_ms > 0 else None
+    if not pairs:
+        return None
+    mine, theirs = (figures(runs).end_to_end_speed for runs in zip(*pairs, strict=True))
+    return finite(mine / theirs) if mine and theirs else None
 
 
 def usable(found: Interval | None) -> Interval | None:

@@ -12,6 +12,7 @@ from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
 from cook.report.earnings import Earning, earnings
 from cook.report.layer_map import LayerCell, LayerMap, map_plot, shade_of
+from cook.report.numbers import binary_unit
 from cook.report.search_show import finalists_table, spans_table
 
 MOST_LABELS = 12
@@ -120,8 +121,7 @@ def _draw_front(
     points: Sequence[tuple[Finalist, float]],
     line: Sequence[tuple[int, float]],
 ) -> None:
-    largest = max(f.size_bytes for f, _ in points)
-    unit, word = (1 << 30, "GiB") if largest >= 1 << 29 else (1 << 20, "MiB")
+    unit, word = binary_unit(max(f.size_bytes for f, _ in points))
     axes = sheet.axes(f"draft's file, {word}", "tokens a cycle")
     if line:
         axes.plot(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cook.report.document import Cells, Table, figures
 from cook.report.earnings import Earning, earnings
+from cook.report.numbers import binary_unit
 from cook.report.show import Shown
 from cook.units import duration, number, plural, short_size
 
@@ -70,7 +71,7 @@ def finalists_table(record: SearchRecord) -> Table:
 
 def spans_table(record: SearchRecord, found: tuple[Earning, ...]) -> Table:
     """What each span earns."""
-    unit, word = (1 << 30, "GiB") if record.reference_bytes >= 1 << 29 else (1 << 20, "MiB")
+    unit, word = binary_unit(record.reference_bytes)
     titles = (*_SPAN[:9], f"KLD a {word}", *_SPAN[9:])
     rows = (_span(earning, unit) for earning in found)
     return figures(titles, rows, words=("type", "next smaller", "next larger"))

@@ -22,11 +22,12 @@ from cook.record.record import Candidate, Record
 from cook.report.compared import best_of_each, draft_label, finite, picked
 from cook.report.ratios import (
     keys,
+    prompt_runs,
     speed_interval,
     speed_ratios,
-    timed_total,
     usable,
 )
+from cook.scoring.figures import figures
 from cook.units import plural
 
 WHOLE, DECODE = Objective.END_TO_END_SPEED, Objective.DECODE_SPEED
@@ -195,7 +196,8 @@ def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> Foreca
     seen = _positive(objective.of(live))
     if guess.on_live.requests != live.requests and candidate.prompts and guess.prompts:
         known = set(guess.prompts.ids)  # some live requests have no forecast
-        seen = _positive(timed_total(candidate.prompts, objective.columns[1], known))
+        runs = [run for run in prompt_runs(candidate.prompts) if run.id in known]
+        seen = _positive(objective.of(figures(runs))) if runs else None
     return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
 
 

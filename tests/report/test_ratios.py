@@ -18,7 +18,6 @@ from cook.report.ratios import (
     prompt_runs,
     speed_interval,
     speed_ratios,
-    timed_total,
 )
 from tests.report import records
 
@@ -87,8 +86,6 @@ def test_a_block_pairs_with_the_same_block_only() -> None:
 def test_prompts_without_a_time_are_left_out() -> None:
     broken = replace(prompts([50] * 4), wall_ms=(0.0, 1.0, float("nan"), float("inf")))
     assert [run.id for run in prompt_runs(broken)] == ["p1"]
-    assert timed_total(prompts([50] * 4), "wall_ms", {"p0", "p1"}) == 100_000
-    assert timed_total(prompts([50] * 4), "wall_ms", set()) is None
 
 
 def test_the_documented_lines_recompute_the_picks_speedup(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from cook.record.record import Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite, label_of, order_of, picked_draft
 from cook.report.document import Block, Section, Table, Text, figures
-from cook.report.numbers import divergence, number, perplexity
+from cook.report.numbers import binary_unit, divergence, number, perplexity
 from cook.units import size
 
 TITLE = "Quality against size"
@@ -97,8 +97,7 @@ def _draw(
     numbers: Mapping[str, int],
     best: str | None,
 ) -> None:
-    largest = max(p.size_bytes for p in points)
-    unit, word = (1 << 30, "GiB") if largest >= 1 << 29 else (1 << 20, "MiB")
+    unit, word = binary_unit(max(p.size_bytes for p in points))
     axes = sheet.axes(f"file, {word}", title)
     front = pareto(points)
     axes.plot(
