@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 COUNTS: Counter[str] = Counter()
+
+
+def at_length(*case: Any) -> Any:
+    """A case of a parametrised attack that runs under ``make soak`` alone."""
+    return pytest.param(*case, marks=pytest.mark.soak)
 
 
 @pytest.fixture

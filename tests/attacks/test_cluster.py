@@ -1,5 +1,5 @@
 """Workers of a cluster killed in mid-step: their programs die with them, and the build goes on to
-the artifacts that an signals_deferred one makes. A hundred under ``make soak``.
+the artifacts that an undisturbed one makes. A hundred under ``make soak``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.attacks.builds import (
     said,
     workspaces,
 )
+from tests.attacks.conftest import at_length
 from tests.clusters import Processes, children, cluster, worker_pids
 
 pytestmark = pytest.mark.engine
@@ -54,12 +55,20 @@ def programs(worker: int) -> list[int]:
     return found
 
 
-def disturb(
-    kills: int, seed: int, folder: Path, processes: Processes, attacks: Counter[str]
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(3, 20_261_122), *(at_length(20, seed) for seed in range(5))]
+)
+def test_workers_killed(
+    kills: int,
+    seed: int,
+    tmp_path: Path,
+    bundled: Any,
+    processes: Processes,
+    attacks: Counter[str],
 ) -> None:
-    recipe, home = folder / "recipe.yaml", folder / "home"
+    recipe, home = tmp_path / "recipe.yaml", tmp_path / "home"
     recipe.write_text(TEXT)
-    # The signals_deferred one has the same path, since a GGUF names its imatrix by path.
+    # The undisturbed one has the same path, since a GGUF names its imatrix by path.
     assert build(recipe, home).wait() == 0, said(home)
     expected = contents(home)
     shutil.rmtree(home)
@@ -107,20 +116,6 @@ def programs_anywhere() -> set[int]:
             if b"/llama-" in line.partition(b"\0")[0]:
                 found.add(int(entry.name))
     return found
-
-
-def test_a_few_workers_killed(
-    tmp_path: Path, bundled: Any, processes: Processes, attacks: Counter[str]
-) -> None:
-    disturb(3, 20_261_122, tmp_path, processes, attacks)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5))
-def test_a_hundred_workers_killed(
-    seed: int, tmp_path: Path, bundled: Any, processes: Processes, attacks: Counter[str]
-) -> None:
-    disturb(20, seed, tmp_path, processes, attacks)
 
 
 def test_two_cooks_with_one_recipe_make_each_step_once(

@@ -1,6 +1,6 @@
 """Files of the store that are cut, flipped, replaced by links or made unreadable.
 
-Whatever happened to them, the next build ends in what an signals_deferred one gives, or says which
+Whatever happened to them, the next build ends in what an undisturbed one gives, or says which
 file is wrong; nothing outside of the store is touched, and the store verifies again.
 """
 

@@ -43,6 +43,7 @@ from cook.report.html import html
 from cook.report.markdown import markdown
 from cook.report.show import shown
 from cook.report.view import document as report_document
+from tests.attacks.conftest import at_length
 from tests.attacks.mutants import document, mutant
 from tests.attacks.seeds import gguf_header, small_imatrix
 from tests.nightly.nights import Series, World
@@ -256,9 +257,12 @@ def bounds() -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def run(kind: str, numbers: range, folder: Path, attacks: Counter[str]) -> None:
+@pytest.mark.parametrize("share", [0.01, at_length(1.0)])
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_damaged(kind: str, share: float, tmp_path: Path, attacks: Counter[str]) -> None:
     attack = ATTACKS[kind]
-    path = folder / f"{kind}.bin"
+    numbers = range(int(share * attack.count))
+    path = tmp_path / f"{kind}.bin"
     if "page" in kind:
         html(report_document(records.bare()))  # loads what draws, before the bounds
     refused = 0
@@ -278,14 +282,3 @@ def run(kind: str, numbers: range, folder: Path, attacks: Counter[str]) -> None:
                 ) from error
             attacks[f"inputs: {kind}"] += 1
     assert refused < max(2, len(numbers)), "the damage never gets past the door"
-
-
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_damaged(kind: str, tmp_path: Path, attacks: Counter[str]) -> None:
-    run(kind, range(ATTACKS[kind].count // 100), tmp_path, attacks)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_damaged_at_length(kind: str, tmp_path: Path, attacks: Counter[str]) -> None:
-    run(kind, range(ATTACKS[kind].count), tmp_path, attacks)

@@ -25,6 +25,7 @@ from tests.attacks.builds import (
     require_part_of,
     said,
 )
+from tests.attacks.conftest import at_length
 
 pytestmark = pytest.mark.engine
 
@@ -51,9 +52,14 @@ def resize(disk: Path, kib: int) -> None:
     subprocess.run(["mount", "-o", f"remount,size={kib}k", str(disk)], check=True)
 
 
-def fill(text: str, step_kib: int, disk: Path, attacks: Counter[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "step_kib"), [(SMALL, 9_000), at_length(SMALL, 500), at_length(WHOLE, 1_000)]
+)
+def test_a_disk_that_fills(
+    text: str, step_kib: int, small_disk: Path, bundled: Any, attacks: Counter[str]
+) -> None:
     """Builds on a disk that grows by ``step_kib`` until one ends well."""
-    recipe = disk.parent / "recipe.yaml"
+    disk, recipe = small_disk, small_disk.parent / "recipe.yaml"
     recipe.write_text(text)
     # One path for both, since an imatrix names its corpus by path.
     home = disk / "home"
@@ -80,18 +86,6 @@ def fill(text: str, step_kib: int, disk: Path, attacks: Counter[str]) -> None:
     else:
         pytest.fail(f"still no space: {said(home)[-2000:]}")
     assert contents(home) == expected
-
-
-def test_a_disk_that_fills(small_disk: Path, bundled: Any, attacks: Counter[str]) -> None:
-    fill(SMALL, 9_000, small_disk, attacks)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("text", "step_kib"), [(SMALL, 500), (WHOLE, 1_000)])
-def test_a_disk_that_fills_slowly(
-    text: str, step_kib: int, small_disk: Path, bundled: Any, attacks: Counter[str]
-) -> None:
-    fill(text, step_kib, small_disk, attacks)
 
 
 @pytest.mark.soak

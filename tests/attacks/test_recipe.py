@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -87,29 +88,24 @@ DOCUMENTS = st.dictionaries(
 )
 
 
-@given(raw=mutated())
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_mutated_recipes(raw: bytes, tmp_path: Path) -> None:
+def given_often(examples: int, **strategies: st.SearchStrategy[Any]) -> Any:
+    """``examples`` of what hypothesis draws, of a test that writes them into one folder."""
+    health = [HealthCheck.function_scoped_fixture]
+    often = settings(max_examples=examples, deadline=None, suppress_health_check=health)
+    return lambda test: often(given(**strategies)(test))
+
+
+def mutated_recipes(raw: bytes, tmp_path: Path) -> None:
     load(raw, tmp_path / "r.yaml")
 
 
-@given(document=DOCUMENTS)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_wrong_shapes(document: dict[str, object], tmp_path: Path) -> None:
+def wrong_shapes(document: dict[str, object], tmp_path: Path) -> None:
     full = {"version": 1, "name": "x", "model": {"source": "a.gguf"}, **document}
     load(json.dumps(full).encode(), tmp_path / "r.yaml")
 
 
-@given(raw=st.binary(max_size=200))
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_any_bytes(raw: bytes, tmp_path: Path) -> None:
-    load(raw, tmp_path / "r.yaml")
+def patterns(source: str, name: str) -> None:
+    assert 0 <= refusal_offset(source, name) <= len(source)
 
 
 PATTERNS = st.text(alphabet="ab.01()[]{}|*+?^$\\-:!=<>,dwsbP x_", max_size=24)
@@ -126,36 +122,15 @@ def refusal_offset(source: str, name: str) -> int:
     return 0
 
 
-@given(source=PATTERNS, name=st.text(alphabet="ab.01 _-x=", max_size=12))
-@settings(max_examples=100, deadline=None)
-def test_patterns(source: str, name: str) -> None:
-    assert 0 <= refusal_offset(source, name) <= len(source)
-
-
-@pytest.mark.soak
-@given(raw=mutated())
-@settings(
-    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_mutated_recipes_at_length(raw: bytes, tmp_path: Path) -> None:
-    load(raw, tmp_path / "r.yaml")
-
-
-@pytest.mark.soak
-@given(document=DOCUMENTS)
-@settings(
-    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_wrong_shapes_at_length(document: dict[str, object], tmp_path: Path) -> None:
-    full = {"version": 1, "name": "x", "model": {"source": "a.gguf"}, **document}
-    load(json.dumps(full).encode(), tmp_path / "r.yaml")
-
-
-@pytest.mark.soak
-@given(source=PATTERNS, name=st.text(alphabet="ab.01 _-x=", max_size=12))
-@settings(max_examples=50_000, deadline=None)
-def test_patterns_at_length(source: str, name: str) -> None:
-    assert 0 <= refusal_offset(source, name) <= len(source)
+MUTATED, WRONG = {"raw": mutated()}, {"document": DOCUMENTS}
+PATTERN = {"source": PATTERNS, "name": st.text(alphabet="ab.01 _-x=", max_size=12)}
+test_mutated_recipes = given_often(30, **MUTATED)(mutated_recipes)
+test_any_bytes = given_often(30, raw=st.binary(max_size=200))(mutated_recipes)
+test_wrong_shapes = given_often(30, **WRONG)(wrong_shapes)
+test_patterns = given_often(100, **PATTERN)(patterns)
+test_mutated_recipes_at_length = pytest.mark.soak(given_often(5_000, **MUTATED)(mutated_recipes))
+test_wrong_shapes_at_length = pytest.mark.soak(given_often(5_000, **WRONG)(wrong_shapes))
+test_patterns_at_length = pytest.mark.soak(given_often(50_000, **PATTERN)(patterns))
 
 
 def test_seeds_are_read() -> None:

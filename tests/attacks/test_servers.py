@@ -30,6 +30,7 @@ from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.score_url import score_url
 from cook.trace.server_target import ServerTarget, server_facts
 from cook.trace.session import TraceRequest, record
+from tests.attacks.conftest import at_length
 from tests.attacks.mutants import VALUES
 from tests.attacks.servers import Raw, honest, liar
 
@@ -169,9 +170,10 @@ def _small_memory() -> Iterator[None]:
 
 PATHS = ("/props", "/tokenize", "/completion")
 HOW = ("trace", "score")
-EVERYWHERE = [(lie, path, how) for lie in LIES for path in PATHS for how in HOW]
 SOME = [(lie, PATHS[i % 3], HOW[i % 2]) for i, lie in enumerate(LIES) if lie is not empty_lists]
 """Each once, but for one that costs seconds of parsing."""
+EVERYWHERE = [(lie, path, how) for lie in LIES for path in PATHS for how in HOW]
+CASES = [*SOME, *(pytest.param(*c, marks=pytest.mark.soak) for c in EVERYWHERE if c not in SOME)]
 
 
 def named(case: object) -> str:
@@ -179,33 +181,8 @@ def named(case: object) -> str:
 
 
 @pytest.mark.usefixtures("_small_memory")
-@pytest.mark.parametrize(("lie", "path", "how"), SOME, ids=named)
+@pytest.mark.parametrize(("lie", "path", "how"), CASES, ids=named)
 def test_lies_are_refused_soon(
-    lie: Callable[[BaseHTTPRequestHandler], None],
-    path: str,
-    how: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    attacks: Counter[str],
-) -> None:
-    refused(lie, path, how, tmp_path, monkeypatch, attacks)
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("_small_memory")
-@pytest.mark.parametrize(("lie", "path", "how"), EVERYWHERE, ids=named)
-def test_lies_are_refused_everywhere(
-    lie: Callable[[BaseHTTPRequestHandler], None],
-    path: str,
-    how: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    attacks: Counter[str],
-) -> None:
-    refused(lie, path, how, tmp_path, monkeypatch, attacks)
-
-
-def refused(
     lie: Callable[[BaseHTTPRequestHandler], None],
     path: str,
     how: str,
@@ -259,7 +236,8 @@ def damaged(value: Any, random: Random) -> Any:
     return random.choice(VALUES)
 
 
-def wrong_types(numbers: range, folder: Path, attacks: Counter[str]) -> None:
+@pytest.mark.parametrize("numbers", [range(60), at_length(range(60, 6_000))], ids=str)
+def test_wrong_types(numbers: range, tmp_path: Path, attacks: Counter[str]) -> None:
     random = Random()
     told: dict[str, Any] = {}
     answers = {
@@ -274,7 +252,7 @@ def wrong_types(numbers: range, folder: Path, attacks: Counter[str]) -> None:
             told[path] = damaged(example, random)
             how = HOW[number % 2]
             try:
-                ask(server.url, how, folder)
+                ask(server.url, how, tmp_path)
             except (InputError, StepError):
                 pass
             except Exception as error:
@@ -285,15 +263,6 @@ def wrong_types(numbers: range, folder: Path, attacks: Counter[str]) -> None:
 def _plain(path: str, body: dict[str, Any]) -> Any:
     answer = honest()[path]
     return answer(body) if callable(answer) else answer
-
-
-def test_wrong_types(tmp_path: Path, attacks: Counter[str]) -> None:
-    wrong_types(range(60), tmp_path, attacks)
-
-
-@pytest.mark.soak
-def test_wrong_types_at_length(tmp_path: Path, attacks: Counter[str]) -> None:
-    wrong_types(range(6_000), tmp_path, attacks)
 
 
 def test_what_is_honest_is_taken(tmp_path: Path) -> None:

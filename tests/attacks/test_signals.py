@@ -28,6 +28,7 @@ from tests.attacks.builds import (
     said,
     workspaces,
 )
+from tests.attacks.conftest import at_length
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("hangups")]
 
@@ -36,14 +37,24 @@ SIGNALS = (*TIDY, signal.SIGQUIT, signal.SIGKILL)
 INTERRUPTED = 130
 
 
-def disturb(
-    text: str, jobs: tuple[int, ...], count: int, folder: Path, attacks: Counter[str]
+@pytest.mark.parametrize(
+    ("text", "jobs", "count"),
+    [(SMALL, (2, 1), 10), at_length(SMALL, (1, 2), 100), at_length(WHOLE, (1, 2), 100)],
+    ids=["a few", "two hundred of quants", "two hundred of scores"],
+)
+def test_signals(
+    text: str,
+    jobs: tuple[int, ...],
+    count: int,
+    tmp_path: Path,
+    bundled: Any,
+    attacks: Counter[str],
 ) -> None:
     """``count`` signals to builds of ``text``, each build going on where the last was ended."""
-    recipe = folder / "recipe.yaml"
+    recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     # One path for all, since an imatrix names its corpus by path.
-    home = folder / "home"
+    home = tmp_path / "home"
     started = time.monotonic()
     assert build(recipe, home).wait() == 0, said(home)
     seconds = time.monotonic() - started
@@ -79,15 +90,3 @@ def disturb(
     assert build(recipe, home).wait() == 0, said(home)
     assert contents(home) == expected
     require_nothing_left(home)
-
-
-def test_a_few_signals(tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
-    disturb(SMALL, (2, 1), 10, tmp_path, attacks)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("text", [SMALL, WHOLE], ids=["quants", "scored"])
-def test_two_hundred_signals(
-    text: str, tmp_path: Path, bundled: Any, attacks: Counter[str]
-) -> None:
-    disturb(text, (1, 2), 100, tmp_path, attacks)

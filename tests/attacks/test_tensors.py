@@ -26,6 +26,7 @@ from tests.attacks.builds import (
     require_part_of,
     said,
 )
+from tests.attacks.conftest import at_length
 
 pytestmark = pytest.mark.engine
 
@@ -53,15 +54,18 @@ def written(model: Path, folder: Path) -> Path:
     return recipe
 
 
-def killed(count: int, model: Path, folder: Path, attacks: Counter[str]) -> None:
+@pytest.mark.parametrize("count", [6, at_length(200)])
+def test_kills(
+    count: int, model: Path, tmp_path: Path, bundled: Any, attacks: Counter[str]
+) -> None:
     """``count`` times -9 at any moment of a sweep that goes on where it was ended; what it comes to
-    is that of one signals_deferred in another home."""
-    recipe = written(model, folder)
-    signals_deferred, home = folder / "signals_deferred", folder / "home"
+    is that of one undisturbed in another home."""
+    recipe = written(model, tmp_path)
+    undisturbed, home = tmp_path / "undisturbed", tmp_path / "home"
     started = time.monotonic()
-    assert build(recipe, signals_deferred).wait() == 0, said(signals_deferred)
+    assert build(recipe, undisturbed).wait() == 0, said(undisturbed)
     seconds = time.monotonic() - started
-    expected = contents(signals_deferred)
+    expected = contents(undisturbed)
     random = Random(20_261_122)
     while count > 0:
         victim = build(recipe, home, "--jobs", str(1 + count % 2))
@@ -83,17 +87,6 @@ def killed(count: int, model: Path, folder: Path, attacks: Counter[str]) -> None
     assert build(recipe, home).wait() == 0, said(home)
     assert contents(home) == expected
     require_nothing_left(home)
-
-
-def test_a_few_kills(model: Path, tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
-    killed(6, model, tmp_path, attacks)
-
-
-@pytest.mark.soak
-def test_two_hundred_kills(
-    model: Path, tmp_path: Path, bundled: Any, attacks: Counter[str]
-) -> None:
-    killed(200, model, tmp_path, attacks)
 
 
 def stored(

@@ -28,6 +28,7 @@ from cook.graph.store import Entry, Store
 from cook.nightly.history import append
 from cook.nightly.night import night_of
 from cook.record.record import write_record
+from tests.attacks.conftest import at_length
 from tests.attacks.servers import liar
 from tests.report import records
 from tests.terminals import read_all
@@ -285,19 +286,13 @@ def acting(said: bytes) -> list[str]:
     ]
 
 
-def test_nothing_acts(tmp_path: Path, attacks: Counter[str]) -> None:
-    speak("xterm", tmp_path, attacks, modes=False)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("terminal", [None, "dumb", "xterm"], ids=["pipe", "dumb", "xterm"])
-def test_nothing_acts_in_any_mode(
-    terminal: str | None, tmp_path: Path, attacks: Counter[str]
+@pytest.mark.parametrize(
+    ("terminal", "modes"),
+    [("xterm", False), *(at_length(kind, True) for kind in (None, "dumb", "xterm"))],
+)
+def test_nothing_acts(
+    terminal: str | None, modes: bool, tmp_path: Path, attacks: Counter[str]
 ) -> None:
-    speak(terminal, tmp_path, attacks, modes=True)
-
-
-def speak(terminal: str | None, tmp_path: Path, attacks: Counter[str], *, modes: bool) -> None:
     """All invocations in one process, and what they say looked at."""
     home = tmp_path / "home"
     folder = tmp_path / "work"

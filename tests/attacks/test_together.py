@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.builds import SMALL, build, contents, require_nothing_left, require_part_of, said
+from tests.attacks.conftest import at_length
 
 pytestmark = pytest.mark.engine
 
@@ -29,10 +30,11 @@ def clear(home: Path, *how: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def together(rounds: int, folder: Path, attacks: Counter[str]) -> None:
-    recipe = folder / "recipe.yaml"
+@pytest.mark.parametrize("rounds", [1, at_length(10)])
+def test_two_cooks_and_gc(rounds: int, tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
+    recipe = tmp_path / "recipe.yaml"
     recipe.write_text(SMALL)
-    home = folder / "home"
+    home = tmp_path / "home"
     assert build(recipe, home).wait() == 0, said(home)
     expected = contents(home)
     random = Random(20_261_122)
@@ -56,12 +58,3 @@ def together(rounds: int, folder: Path, attacks: Counter[str]) -> None:
     assert build(recipe, home).wait() == 0, said(home)
     assert contents(home) == expected
     require_nothing_left(home)
-
-
-def test_two_cooks_and_gc(tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
-    together(1, tmp_path, attacks)
-
-
-@pytest.mark.soak
-def test_two_cooks_and_gc_at_length(tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
-    together(10, tmp_path, attacks)
