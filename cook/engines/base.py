@@ -221,7 +221,7 @@ class ModelArgs:
     extra: tuple[str, ...] = ()
 
     def as_draft_of(self, target: ModelArgs) -> ModelArgs:
-        """What really applies to a draft with these arguments beside ``target``'s."""
+        """What really applies to a draft with these arguments in a server of ``target``'s."""
         return replace(
             self,
             devices=self.devices or target.devices,
@@ -323,7 +323,7 @@ class Engine(ABC):
             flags={tool: frozenset(flags) for tool, flags in facts.flags.items()},
         )
         self.defaults: Mapping[str, str] = facts.defaults
-        """What its server does where nothing is said, by its help: flag -> value."""
+        """What its server does by default, by its help: flag -> value."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.facts.build} in {self.facts.bin_dir}>"

@@ -1,7 +1,7 @@
 """What is known of one engine build: gathered once, and remembered by its files.
 
 What a file is named or where it lies is never trusted: flavour, version, types and flags are what
-the binaries say of themselves, each question answered by a short-lived child process. That is a
+the binaries report, each question answered by a short-lived child process. That is a
 dozen short programs (about a second); remembering costs one ``stat`` a file. What is remembered is
 valid while every file of the engine has the same identity (:class:`cook.files.Identity`) and no
 file was added to its directories.
@@ -43,8 +43,8 @@ _FORMAT = 7
 class Facts:
     """One engine build. ``files`` is name -> SHA-256 of what runs; ``digest`` sums them up.
 
-    ``speculators`` are the kinds of speculation of its server, ``defaults`` what that does where
-    nothing is said (flag -> value), both by its help.
+    ``speculators`` are the kinds of speculation of its server, ``defaults`` its defaults
+    (flag -> value), both by its help.
     """
 
     bin_dir: str
@@ -377,7 +377,7 @@ def parse_flags(text: str) -> frozenset[str]:
 
 
 def parse_defaults(text: str) -> dict[str, str]:
-    """Flag -> its default, as a tool's help tells it: ``--spec-draft-p-min`` -> ``0.00``.
+    """Flag -> its default, as a tool's help has it: ``--spec-draft-p-min`` -> ``0.00``.
 
     By the longest of a flag's spellings. Words and numbers only: a sentence is no value, and a
     path is this machine's.

@@ -2,8 +2,7 @@
 
 The largest of them: a draft starts from a copy of the target's settings.
 ``common_speculative_load_draft_model`` copies every one, then applies ``--draft-params "..."`` to
-the copy. So what a recipe does not say for the draft, but says for the target, has to be taken back
-in so many words; and one thing cannot be: overrides of tensors are a list that the target's command
+the copy. So what a recipe sets for the target alone has to be taken back for the draft; and one thing cannot be: overrides of tensors are a list that the target's command
 line has already closed, so that the draft's come after its end and are never read
 (``gpt_params_parse_ex`` of ``common/common.cpp`` at 8337e4cd).
 """
@@ -190,7 +189,7 @@ class IkLlamaCpp(Engine):
 
 
 _DraftFlag = tuple[str, str | int | None, tuple[str, ...]]
-"""A flag for ``--draft-params``, its value (True: it has none; None: nothing is said), and the
+"""A flag for ``--draft-params``, its value (True: it has none; None: leave it out), and the
 flags of the draft's own that say the same where there are some."""
 _FIELDS = {
     "-b": "batch",
@@ -215,9 +214,9 @@ _OTHERS = (
 
 
 def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
-    """``job`` with the target's overrides said so that the draft need not take them over.
+    """``job`` with the target's overrides written so that the draft need not take them over.
 
-    Routed experts in CPU memory are said by ``--cpu-moe``, which the draft can take back. Other
+    Routed experts in CPU memory are written as ``--cpu-moe``, which the draft can take back. Other
     overrides are the target's alone only where they change nothing (``cpu_only``: an engine
     without a GPU drops them all); otherwise InputError.
     """
@@ -251,7 +250,7 @@ def _are_experts_on_cpu(overrides: Sequence[str]) -> bool:
 
 
 def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None:
-    """Tokens of the draft's logical batch; None for what it has by itself.
+    """Tokens of the draft's logical batch; None for its default.
 
     ik's draft adds every token of a prompt to one batch, and a prompt of more tokens ends the
     server (``common_speculative_state_draft`` of ``common/speculative.cpp``): where the recipe

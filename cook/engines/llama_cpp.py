@@ -45,12 +45,12 @@ class LlamaCpp(Engine):
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
         args.add_words(self.text_flags("server"))
-        # Where a build speculates unless told otherwise, --spec-type only adds to that.
+        # Where a build speculates by default, --spec-type only adds to that.
         kinds = self.facts.speculators or NGRAMS
         others = unwanted(kinds, job.speculators(self.flavour))
         args.add("--no-spec-type", ",".join(others), if_known=True)
         if job.draft is not None:
-            # The counters of every kind of speculation are told at trace level only.
+            # The counters of every kind of speculation are printed at trace level only.
             args.add("--verbosity", "4", if_known=True)
             self._draft_args(args, job, job.draft)
         elif job.ngram is not None:

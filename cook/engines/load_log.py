@@ -1,8 +1,8 @@
 """How a model really runs, in the words of its library: read from what it logs while it loads.
 
-The server's log and the worker's are of one library, so one reader serves both, and what is said
+The server's log and the worker's are of one library, so one reader serves both, and the settings
 of a deployed model (:class:`cook.engines.base.ModelArgs`) can be held against either. Mainline's
-server tells all of it at ``-lv 4`` and only threads and context otherwise.
+server prints all of it at ``-lv 4`` and only threads and context otherwise.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MASK_TOKENS = 64
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """One loaded model; None for what the log does not tell.
+    """One loaded model; None for what the log does not have.
 
     ``context``, ``batch`` and ``ubatch`` in tokens; ``offloaded`` layers of the model, the output
-    counted as one. Of threads a server tells its target's only.
+    counted as one. Of threads a server prints its target's only.
     """
 
     context: int | None = None
@@ -36,7 +36,7 @@ class LoadedModel:
     threads: int | None = None
     threads_batch: int | None = None
     devices: frozenset[str] = frozenset()
-    """Accelerators in whose memory a part of it lies, or of what was loaded beside it. What is
+    """Accelerators in whose memory a part of it lies, or of what was loaded with it. What is
     called offloaded may lie in the computer's own: a build without a device says so, too."""
 
 
@@ -60,7 +60,7 @@ _THREADS = re.compile(
 
 
 def read_load_log(log: str) -> tuple[LoadedModel, ...]:
-    """Every model of which ``log`` tells, in the order in which they were loaded."""
+    """Every model in ``log``, in the order in which they were loaded."""
     models: list[dict[str, Any]] = []
     threads: dict[str, int] = {}
     offloaded = slot = None

@@ -232,7 +232,7 @@ def read_flags(
 
 
 def inherited(target: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
-    """Raw flags of a draft with ``own`` beside a target with ``target``.
+    """Raw flags of a draft with ``own`` in a server of ``target``.
 
     Both servers start a draft from the target's parameters; only where tensors go is its own.
     """

@@ -1,6 +1,6 @@
 """A ``llama-server`` that somebody else runs, at a given address.
 
-What it tells of itself is checked before use; answers are bounded in size and time. The key
+What it states is checked before use; answers are bounded in size and time. The key
 comes from the environment or a file and goes to this address only (redirects are not followed).
 """
 

@@ -128,7 +128,7 @@ class Server(ServerClient):
         return activity.cpu_s if activity else None
 
     def wait(self) -> ProcessResult:
-        """Wait until the server ends by itself."""
+        """Wait until the server ends on its own."""
         running = self._alive()
         while (ended := running.poll()) is None:
             time.sleep(0.25)  # in steps, so that a signal is seen
@@ -159,7 +159,7 @@ class Server(ServerClient):
 
         ``n_probs`` asks for so many candidates per token; refused under drafting, where
         mainline reports made-up ones. ``sampling`` says more, or another, of the chain, in the
-        engine's own keys. ``streamed``: token by token, which tells when the first drafted ones
+        engine's own keys. ``streamed``: token by token, which shows when the first drafted ones
         came.
         """
         drafts = self.job.drafts
@@ -265,8 +265,8 @@ class Server(ServerClient):
         """Raise unless a server that is to draft says that it will, and another that it does
         not."""
         drafting = self.job.drafts
-        said = self.log.read_text(encoding="utf-8", errors="replace")
-        if drafting and (found := _NO_DRAFT.search(said)):
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        if drafting and (found := _NO_DRAFT.search(log)):
             raise self._not_drafting(found.group().strip())
         if self.engine.flavour is Flavour.LLAMA_CPP:
             status, slots = self._ask(lambda api: api.get("/slots"))
@@ -278,7 +278,7 @@ class Server(ServerClient):
                 raise self._not_drafting("/slots does not say speculative")
             if says and not drafting:
                 raise self._hidden("/slots says speculative")
-        self._refuse_hidden(read_speculators(said.splitlines()))
+        self._refuse_hidden(read_speculators(log.splitlines()))
 
     def _prove_counters(self, running: Running) -> None:
         """Raise where the log counts drafts of a kind that was not asked for."""

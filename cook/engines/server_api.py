@@ -76,7 +76,7 @@ class _Timings(_Answer):
 
 
 class _Written(_Answer):
-    """A /completion; ik tells why it stopped by ``stopped_*``, and has no ``tokens``."""
+    """A /completion; ik says why it stopped by ``stopped_*``, and has no ``tokens``."""
 
     content: str
     timings: _Timings

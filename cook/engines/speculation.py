@@ -1,8 +1,8 @@
 """What speculates in a server: which kinds a build has, and what each one counted.
 
 No draft means no speculation of any kind, and a draft means that draft alone. Both engines can
-also draft from n-grams of the text, without a model, and a build may do so unless it is told not
-to (llama.cpp #28391: on by default, ``--spec-type`` only adds, ``--no-spec-type`` takes away).
+also draft from n-grams of the text, without a model, and a build may do so by default
+(llama.cpp #28391: on by default, ``--spec-type`` only adds, ``--no-spec-type`` takes away).
 So a server is held against its own words: its slots, the kinds that its answers name, and the
 counters of every kind in its log (docs/internals/engines.md#hidden-speculation).
 """

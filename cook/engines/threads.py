@@ -9,7 +9,7 @@ _SYSTEM = Path("/sys/devices")
 
 
 def engine_threads(system: Path = _SYSTEM) -> int:
-    """The number that both engines' tools take by themselves: physical cores, of a processor with
+    """The number that both engines' tools take by default: physical cores, of a processor with
     efficiency cores those that are none (``cpu_get_num_math`` of their ``common.cpp``)."""
     siblings: list[str] = []
     while (
@@ -31,7 +31,7 @@ def engine_threads(system: Path = _SYSTEM) -> int:
 def default_threads(system: Path = _SYSTEM) -> int:
     """Threads of a model whose arguments name none, in the servers and in the worker.
 
-    As many as the engine takes by itself, but no more than this process may use, which the
+    As many as the engine takes by default, but no more than this process may use, which the
     engines do not look at.
     """
     return min(engine_threads(system), len(os.sched_getaffinity(0)))

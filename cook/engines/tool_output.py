@@ -1,4 +1,4 @@
-"""What llama-quantize, -imatrix and -perplexity say, read from their raw output.
+"""What llama-quantize, -imatrix and -perplexity print, read from their raw output.
 
 Their results when they have ended, and how far they are while they run (:class:`Meter`). Both
 engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the sections after
@@ -112,7 +112,7 @@ def parse_chunks(text: str) -> int | None:
 
 
 def parse_planned_chunks(text: str) -> int | None:
-    """Chunks that the tool said it would compute."""
+    """Chunks that the tool announced."""
     found = _PLAN.search(text)
     return int(found.group(1)) if found else None
 
@@ -185,7 +185,7 @@ _KEEP = 2048
 
 
 class Meter:
-    """An ``on_output`` callback that tells ``supervisor.on_progress`` how far a tool is.
+    """An ``on_output`` callback that reports to ``supervisor.on_progress`` how far a tool is.
 
     Output comes in arbitrary pieces and without newlines, so each stream keeps its last part.
     """

@@ -4,8 +4,7 @@ Either engine exits 0 after some failures (``llama-perplexity`` after nearly eve
 partial files, prints ``nan`` and replaces types without a word
 (docs/internals/engines.md#llama-quantize, docs/internals/engines.md#llama-imatrix,
 docs/internals/engines.md#llama-perplexity). So a tool writes under a temporary name, and a result
-needs the tool's last line, figures that are finite and over all the chunks that it said it would
-compute, and a file that reads back; of a quantization also the types resolved, in log and file
+needs the tool's last line, figures that are finite and over all the chunks that it announced, and a file that reads back; of a quantization also the types resolved, in log and file
 alike. Only then is the file synced and renamed.
 
 Mainline logs from a thread that is not joined at exit (``common_log_main`` is leaked on
@@ -39,7 +38,7 @@ from cook.engines.base import (
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import Meter
-from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.errors import CookError, InputError, StepError
 from cook.files import publish, temporary_beside
 from cook.formats.quant_types import Flavour
 
@@ -54,8 +53,8 @@ _UNRULED = frozenset({"F32", "F16", "BF16", "COPY"})
 def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> QuantizeResult:
     """Quantize; the output is whole and verified, or absent.
 
-    Raises InputError for a job that no run can fulfil, PrerequisiteError for what this engine
-    lacks, StepError when the tool fails or its log or file disagree with ``job.expected``.
+    Raises InputError for a job that no run can fulfil, StepError when the tool fails or its log or
+    file disagree with ``job.expected``.
     """
     check_job(engine, job)
     with temporary_beside(job.output) as partial:
@@ -78,29 +77,16 @@ def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> Quanti
 
 
 def check_job(engine: Engine, job: QuantizeJob) -> None:
-    """Refuse a job that would fail, or worse: ik truncates its source when IN is OUT.
+    """InputError for a job that would fail, or worse: ik truncates its source when IN is OUT.
 
-    InputError or PrerequisiteError.
+    Whether the engine has the types is checked before, by :mod:`cook.recipe.lint`.
     """
     if not job.source.is_file():
         raise InputError(f"{job.source} does not exist")
     if job.output.exists() and job.output.samefile(job.source):
         raise InputError(f"{job.source} would be overwritten by its own quantization")
-    ftypes = {name.upper() for name in engine.capabilities.ftypes}
-    if ftypes and job.ftype.upper() not in ftypes:
-        raise PrerequisiteError(
-            f"engine {engine.name} ({engine.flavour}) has no base type {job.ftype}",
-            hint=f"it has {', '.join(sorted(engine.capabilities.ftypes))}",
-        )
     if job.rules and job.ftype.upper() in _UNRULED:
         raise InputError(f"base type {job.ftype} makes the engine ignore every rule")
-    have = {name.lower() for name in engine.capabilities.quant_types}
-    for rule in job.rules:
-        if have and rule.type.lower() not in have:
-            raise PrerequisiteError(
-                f"engine {engine.name} ({engine.flavour}) has no type {rule.type}",
-                hint="choose another type, or the other engine with --engine",
-            )
     if job.imatrix is None:
         return
     try:

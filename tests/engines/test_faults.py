@@ -33,7 +33,7 @@ ANY_TOOL = {
     "sigbus": r"crashed with SIGBUS",
     "killed": r"crashed with SIGKILL",
     "silent": r"exited 0 but did not do its work",
-    "error_without_text": r"failed with exit status 1.*said nothing",
+    "error_without_text": r"failed with exit status 1.*printed nothing",
     "out_of_memory": r"ran out of memory.*\n.*failed to (?:allocate|initialize)",
     "disk_full": r"ran out of disk space",
     "flood": r"failed with exit status 1(?s:.*)the end of the flood",

@@ -1,1 +1,1 @@
-"""Programs: started so that none outlives cook, watched, and told how they ended."""
+"""Programs: started so that none outlives cook, watched, and how they ended."""

@@ -1,4 +1,4 @@
-"""What to run, what became of it, and the error that tells it.
+"""What to run, what became of it, and the error that says so.
 
 Engines crash, hang and lie: an exit status alone proves nothing
 (docs/internals/engines.md#how-a-run-ends). :func:`classify` reads what the system and the last
@@ -112,7 +112,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]
 
 
 def classify(returncode: int, output: str, *, oom_killed: bool, writes: Iterable[Path]) -> Outcome:
-    """Outcome of a process that ended by itself.
+    """Outcome of a process that ended on its own.
 
     ``returncode`` is as subprocess gives it (negative: the signal), ``output`` the end of its
     two streams, ``oom_killed`` whether the machine was out of memory when it died, ``writes``
@@ -152,7 +152,7 @@ def failure(
     adapter's finding. Interruptions and programs that cannot start have their own classes.
     """
     outcome = outcome or result.outcome
-    # Errors are on stderr nearly always; stdout is told only when it is all there is.
+    # Errors are on stderr nearly always; stdout is shown only when it is all there is.
     output = result.stderr_tail or result.stdout_tail
     both = result.stderr_tail + "\n" + result.stdout_tail
     what = f"{result.name}: {_sentence(outcome, result, both)}"
@@ -163,7 +163,7 @@ def failure(
     if outcome is Outcome.UNRUNNABLE:
         return PrerequisiteError(what, hint=hint or _hint(outcome, result, both))
     lines = [f"  | {line}" for line in tail(output).splitlines()]
-    message = "\n".join((what, *lines)) if lines else f"{what} (it said nothing)"
+    message = "\n".join((what, *lines)) if lines else f"{what} (it printed nothing)"
     return StepError(message, hint=hint or _hint(outcome, result, both), log=result.stderr)
 
 
@@ -240,9 +240,9 @@ def signal_name(returncode: int) -> str:
 
 
 def tail(output: str, lines: int = TAIL_LINES) -> str:
-    """The last ``lines`` lines that say something, each cut at 300 characters."""
-    said = [line.rstrip()[:300] for line in clean(output).splitlines() if line.strip()]
-    return "\n".join(said[-lines:])
+    """The last ``lines`` lines that are not blank, each cut at 300 characters."""
+    printed = [line.rstrip()[:300] for line in clean(output).splitlines() if line.strip()]
+    return "\n".join(printed[-lines:])
 
 
 def clean(text: str) -> str:

@@ -3,7 +3,7 @@
 A :class:`Supervisor` runs argv lists (never a shell) in a session and process group of their
 own, stdin closed, in a working directory of their own (ik_llama.cpp writes ``llama.log`` where
 it stands), with exactly the environment it is given. Both output streams go raw to separate
-files of the step, in bounded memory and up to a bounded size. A run ends by itself, by its
+files of the step, in bounded memory and up to a bounded size. A run ends on its own, by its
 wall or stall time-out, or with cook: on an exception, on :meth:`Supervisor.cancel`, and, by
 :mod:`cook.engines.process.keeper`, even when cook is killed with -9. Its whole session ends with
 it.
@@ -75,7 +75,7 @@ class Running:
         return self.folder / "stderr.log"
 
     def poll(self) -> ProcessResult | None:
-        """The result once the program has ended, by itself or otherwise."""
+        """The result once the program has ended, on its own or otherwise."""
         return self._done.result() if self._done.done() else None
 
     def wait(self, timeout_s: float | None = None) -> ProcessResult:
@@ -222,7 +222,7 @@ class Running:
 
 
 class Work:
-    """Tells a program that works in silence from one that hangs."""
+    """Distinguishes a program that works in silence from one that hangs."""
 
     def __init__(self, pgid: int, stall_timeout_s: float | None) -> None:
         self._pgid, self._limit_s = pgid, stall_timeout_s
@@ -230,7 +230,7 @@ class Work:
         self._activity = system.Activity(0.0, 0)
 
     def has_stalled(self, last_output: float) -> bool:
-        """Whether it has neither worked nor said a word since ``last_output`` (monotonic, seconds)
+        """Whether it has neither worked nor printed anything since ``last_output`` (monotonic, seconds)
         for as long as the limit."""
         now = time.monotonic()
         if self._limit_s is None or now - self._looked < min(5.0, self._limit_s / 4):
@@ -261,7 +261,7 @@ class Supervisor:
     def cancel(self, *, now: bool = False) -> None:
         """End every program that runs and refuse new ones (for a signal handler or a pool).
 
-        Each has its time to end by itself, unless it must be ``now``.
+        Each has its time to end, unless it must be ``now``.
         """
         self.cancelled_now |= now
         self.cancelled = True

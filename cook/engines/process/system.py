@@ -1,6 +1,6 @@
 """What Linux says of running processes: memory, processor time, out-of-memory kills.
 
-Every function answers ``None`` or zero where the system does not tell (another system, a
+Every function answers ``None`` or zero where the system does not say (another system, a
 process that is gone); none raises.
 """
 

@@ -36,7 +36,7 @@ UNITS = {
     ),
 }
 """What is compiled, each with its own flags."""
-# Features told from the header's text, so that one source serves every version of both flavours.
+# Features found in the header's text, so that one source serves every version of both flavours.
 FEATURES = {
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
     "COOK_HAS_QUANTIZE_USER_DATA": r"\bquantize_user_data\b",

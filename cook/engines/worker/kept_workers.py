@@ -130,10 +130,10 @@ class KeptWorkers(Closing):
             earlier.worker.close()
 
     def make_room(self, files: Mapping[Path, int], *, devices: bool = False) -> None:
-        """End those that wait until ``files``, with their bytes, fit into memory beside the rest.
+        """End those that wait until ``files``, with their bytes, fit into memory with the rest.
 
-        ``devices``: and all of which a part lies on an accelerator, whose free memory no one
-        tells.
+        ``devices``: and all of which a part lies on an accelerator, whose free memory is
+        not known.
         """
         with self._lock:
             if devices:
@@ -179,7 +179,7 @@ class KeptWorkers(Closing):
         return info
 
     def _fits(self, files: Mapping[Path, int]) -> bool:
-        """Whether ``files`` fit beside the files and the own memory of those that wait.
+        """Whether ``files`` fit next to the files and the own memory of those that wait.
 
         A file that several map lies in memory once. The system only lends what it takes: it counts
         as available, and is read from the disk again where it was taken away.

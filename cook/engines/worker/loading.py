@@ -45,7 +45,7 @@ def model_load(
         raise PrerequisiteError(
             f"{path.name}: replay and timing cannot use RPC servers yet",
             hint="score it live: `score: {method: live}`; or leave `rpc` out, and `cook predict "
-            "--link-ms MS --link-mbit MBIT` tells what a draft on another machine gives",
+            "--link-ms MS --link-mbit MBIT` predicts what a draft on another machine gives",
         )
     flavour, numbers = Flavour(engine.flavour), args.filled()
     load = ModelLoad(
@@ -63,7 +63,7 @@ def model_load(
 
 
 def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
-    """Each ``REGEX=BUFFER`` by itself; ik says experts by their number of layers."""
+    """Each ``REGEX=BUFFER`` alone; ik says experts by their number of layers."""
     found = [one for word in args.override_tensor for one in word.split(",")]
     if flavour is Flavour.LLAMA_CPP:
         if args.cpu_moe:

@@ -23,7 +23,7 @@ class LibraryParameter:
     """One number of the library's model or context parameters: ``model.use_mmap`` is 0.
 
     A text as ``value`` names a tensor type. ``flag`` is the raw flag that says it, None for what
-    the engine's server sets by itself.
+    the engine's server sets on its own.
     """
 
     name: str
@@ -74,14 +74,14 @@ class ModelLoad:
 
         PrerequisiteError for a flag's that it lacks; a default that it lacks is none of it.
         """
-        lacking = [p for p in self.parameters if p.name not in names]
-        if said := next((p for p in lacking if p.flag is not None), None):
+        missing = [p for p in self.parameters if p.name not in names]
+        if asked := next((p for p in missing if p.flag is not None), None):
             raise PrerequisiteError(
-                f"{self.path.name}: replay and timing cannot follow `{said.flag}`: this engine's"
-                f" library has no {said.name}",
+                f"{self.path.name}: replay and timing cannot follow `{asked.flag}`: this engine's"
+                f" library has no {asked.name}",
                 hint="leave it out, or score live: `score: {method: live}`",
             )
-        return tuple(p for p in self.parameters if p not in lacking)
+        return tuple(p for p in self.parameters if p not in missing)
 
 
 @dataclass(frozen=True, eq=False)
