@@ -2,9 +2,10 @@
 
 The largest of them: a draft starts from a copy of the target's settings.
 ``common_speculative_load_draft_model`` copies every one, then applies ``--draft-params "..."`` to
-the copy. So what a recipe sets for the target alone has to be taken back for the draft; and one thing cannot be: overrides of tensors are a list that the target's command
-line has already closed, so that the draft's come after its end and are never read
-(``gpt_params_parse_ex`` of ``common/common.cpp`` at 8337e4cd).
+the copy. So what a recipe sets for the target alone has to be taken back for the draft; and one
+thing cannot be: overrides of tensors are a list that the target's command line has already closed,
+so that the draft's come after its end and are never read (``gpt_params_parse_ex`` of
+``common/common.cpp`` at 8337e4cd).
 """
 
 from __future__ import annotations

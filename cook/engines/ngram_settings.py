@@ -143,7 +143,7 @@ HIGHEST_BAR = 0.5
 
 
 def mainline_flags(settings: NgramSettings) -> tuple[tuple[str, int], ...]:
-    """(flag, number) of llama.cpp for settings with all their numbers, in addition to ``--spec-type``."""
+    """(flag, number) of llama.cpp for settings with all their numbers, besides ``--spec-type``."""
     if settings.type is NgramType.MOD:
         names = {"size_n": "n-match", "n_min": "n-min", "n_max": "n-max"}
     else:

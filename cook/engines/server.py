@@ -9,16 +9,15 @@ in any other way is refused, too (docs/internals/engines.md#hidden-speculation).
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
-import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -81,7 +80,6 @@ class Server(ServerClient):
         self._argv, self._port, self._key, self._on_output = argv, port, key, on_output
         self._running: Running | None = None
         self._api: Api | None = None
-        self._folder: Path | None = None
         self._last_prompt: tuple[int, ...] | str | None = None
         # A request a slot at once, from as many threads of the caller's.
         self._requests = ThreadPoolExecutor(job.slots, thread_name_prefix="server-request")
@@ -191,33 +189,27 @@ class Server(ServerClient):
         for attempt in range(1, _ATTEMPTS + 1):
             port = self._port or free_port()
             key = self._key or secrets.token_hex(24)
-            self._folder = Path(tempfile.mkdtemp(prefix="cook-server-"))
-            key_file = self._folder / "key"
-            descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(key + "\n")
-            self.command = (
-                self._argv(port, key_file)
-                if self._argv
-                else self.engine.server_command(self.job, port, key_file)
-            )
-            spec = ProcessSpec(
-                self.command,
-                f"server-{self.job.target.stem}"
-                + (f"+{self.job.draft.stem}" if self.job.draft else ""),
-                self.engine.environment(),
-                # A server that waits for requests is idle, not stalled.
-                stall_timeout_s=None,
-                on_output=self._on_output,
-            )
-            self._running = self._supervisor.start(spec)
-            self._api = Api(
-                f"http://{LOOPBACK}:{port}", key, self._name, connections=self.job.slots
-            )
-            ended = self._wait_ready(self._running, self._api)
+            # Of mode 0600, and read at start: not needed any more then.
+            with tempfile.NamedTemporaryFile("w", prefix="cook-server-") as key_file:
+                key_file.write(key + "\n")
+                key_file.flush()
+                command = self._argv or partial(self.engine.server_command, self.job)
+                self.command = command(port, Path(key_file.name))
+                models = [path.stem for path in (self.job.target, self.job.draft) if path]
+                spec = ProcessSpec(
+                    self.command,
+                    f"server-{'+'.join(models)}",
+                    self.engine.environment(),
+                    # A server that waits for requests is idle, not stalled.
+                    stall_timeout_s=None,
+                    on_output=self._on_output,
+                )
+                self._running = self._supervisor.start(spec)
+                self._api = Api(
+                    f"http://{LOOPBACK}:{port}", key, self._name, connections=self.job.slots
+                )
+                ended = self._wait_ready(self._running, self._api)
             if ended is None:
-                # Read at start; not needed any more.
-                shutil.rmtree(self._folder, ignore_errors=True)
                 return
             self._stop()
             taken = _PORT_TAKEN.search(ended.stderr_tail + ended.stdout_tail)
@@ -372,8 +364,6 @@ class Server(ServerClient):
         if self._api is not None:
             self._api.close()
             self._api = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -4,8 +4,9 @@ Either engine exits 0 after some failures (``llama-perplexity`` after nearly eve
 partial files, prints ``nan`` and replaces types without a word
 (docs/internals/engines.md#llama-quantize, docs/internals/engines.md#llama-imatrix,
 docs/internals/engines.md#llama-perplexity). So a tool writes under a temporary name, and a result
-needs the tool's last line, figures that are finite and over all the chunks that it announced, and a file that reads back; of a quantization also the types resolved, in log and file
-alike. Only then is the file synced and renamed.
+needs the tool's last line, figures that are finite and over all the chunks that it announced, and a
+file that reads back; of a quantization also the types resolved, in log and file alike. Only then is
+the file synced and renamed.
 
 Mainline logs from a thread that is not joined at exit (``common_log_main`` is leaked on
 purpose), so that a run which did its work can end before its last lines are printed: seen in 4

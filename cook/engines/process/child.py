@@ -73,8 +73,8 @@ class Capture:
             self.error = error
 
 
-# PDEATHSIG survives exec, so this little program becomes the engine's tool. It reports to the keeper
-# before it does, so that no program runs that the keeper does not know of.
+# PDEATHSIG survives exec, so this little program becomes the engine's tool. It reports to the
+# keeper before it does, so that no program runs that the keeper does not know of.
 # A preexec_fn would do the same with a fork in a threaded process, which can deadlock.
 _GUARD = """\
 import os, sys
@@ -173,7 +173,7 @@ def _keeper() -> int:
 
 
 def release(pid: int) -> None:
-    """Report to the keeper that ``pid`` and its session are ended; before its number is given back."""
+    """Have the keeper forget ``pid`` and its session, before its number is given back."""
     with contextlib.suppress(OSError):
         os.write(_keeper(), b"-%d\n" % pid)
 

@@ -1,7 +1,7 @@
 """The keeper: a second program that ends what cook leaves running when it is killed.
 
-Every program that cook starts leads a session of its own. It reports this to the keeper through a pipe
-whose only lasting writer is cook; when cook is gone, by whatever end, the pipe ends, and the
+Every program that cook starts leads a session of its own. It reports this to the keeper through a
+pipe whose only lasting writer is cook; when cook is gone, by whatever end, the pipe ends, and the
 keeper kills every session still held: the program, what it started, and what that put into
 process groups of its own, as compilers' drivers and ninja do. ``PDEATHSIG`` alone would kill the
 first of them and leave the rest.

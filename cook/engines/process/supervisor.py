@@ -230,8 +230,8 @@ class Work:
         self._activity = system.Activity(0.0, 0)
 
     def has_stalled(self, last_output: float) -> bool:
-        """Whether it has neither worked nor printed anything since ``last_output`` (monotonic, seconds)
-        for as long as the limit."""
+        """Whether it has not worked for as long as the limit, nor printed anything: ``last_output``
+        is when it did, by the monotonic clock."""
         now = time.monotonic()
         if self._limit_s is None or now - self._looked < min(5.0, self._limit_s / 4):
             return False

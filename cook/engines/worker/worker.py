@@ -371,7 +371,8 @@ class Worker(Closing):
         """Write the data of a tensor as another type, as llama-quantize makes it, into ``to``.
 
         Needs no model. No more than ``memory_bytes`` are in use, but for one chunk of rows, however
-        large the tensor is; ``advance`` gets how many more of its source's bytes are done. StepError where the source cannot be read, or holds what is no number.
+        large the tensor is; ``advance`` gets how many more of its source's bytes are done.
+        StepError where the source cannot be read, or holds what is no number.
         """
         columns, matrix_rows, matrices = rows.shape[0], prod(rows.shape[1:2]), prod(rows.shape[2:])
         fields: dict[str, Any] = {
