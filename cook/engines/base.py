@@ -70,9 +70,9 @@ class TypeRule:
 class QuantizeJob:
     """Quantize ``source`` (shard 1 if split) into ``output`` with base type ``ftype``.
 
-    ``rules`` apply in order, first match wins, unanchored. ``token_embedding_type`` and
-    ``output_type`` are not used: cook states them as rules. ``expected`` is tensor name ->
-    type name as resolved; log and file must both show it.
+    ``rules`` apply in order, first match wins, unanchored; they have the types of the embeddings
+    and the output, too. ``expected`` is tensor name -> type name as resolved; log and file must
+    both show it.
     """
 
     source: Path
@@ -363,13 +363,10 @@ class Engine(ABC):
         *,
         writes: tuple[Path, ...] = (),
         on_output: Callable[[str, bytes], None] | None = None,
-        timeout_s: float | None = None,
     ) -> ProcessResult:
         """Run one tool to its end; the result is not checked."""
-        spec = ProcessSpec(
-            argv, name, self.environment(), timeout_s=timeout_s, writes=writes, on_output=on_output
-        )
-        return supervisor.run(spec)
+        env = self.environment()
+        return supervisor.run(ProcessSpec(argv, name, env, writes=writes, on_output=on_output))
 
     def quantize_command(self, job: QuantizeJob) -> tuple[str, ...]:
         """The argv of ``llama-quantize``, for running, the record and the plan."""
@@ -429,9 +426,9 @@ class Engine(ABC):
     def text_flags(self, tool: str) -> tuple[str, ...]:
         """Flags that make output parseable and input untouched."""
 
-    @abstractmethod
     def imatrix_flags(self) -> tuple[str, ...]:
         """Flags that choose the imatrix format."""
+        return ()
 
     def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
         """More arguments to try, in order, when collecting an imatrix segfaults."""

@@ -67,9 +67,6 @@ class IkLlamaCpp(Engine):
             )
         return ("--no-escape",)
 
-    def imatrix_flags(self) -> tuple[str, ...]:
-        return ()
-
     def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
         """Without flash attention, without the fused operations, without both."""
         attention = ("-no-fa",) if self.has_flag("imatrix", "-no-fa") else ("-fa", "off")

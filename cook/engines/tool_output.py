@@ -60,11 +60,6 @@ class QuantizeLog:
     warnings: tuple[str, ...]
 
 
-def without_prefixes(text: str) -> str:
-    """``text`` without mainline's time stamps."""
-    return _PREFIX.sub("", text)
-
-
 def parse_quantize_log(text: str) -> QuantizeLog:
     """Tensor lines and warnings from the standard error of llama-quantize, either engine.
 
@@ -132,7 +127,7 @@ def not_finite(text: str) -> str | None:
 
 def parse_imatrix_warnings(text: str) -> tuple[str, ...]:
     """What llama-imatrix says of entries with partial or no data."""
-    found = (" ".join(m.group().split()) for m in _IMATRIX_WARNING.finditer(text))
+    found = (" ".join(m.group().split()) for m in _IMATRIX_WARNING.finditer(_PREFIX.sub("", text)))
     return tuple(dict.fromkeys(found))
 
 

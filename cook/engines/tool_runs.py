@@ -221,10 +221,7 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
         command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
-        warnings=(
-            *warnings,
-            *tool_output.parse_imatrix_warnings(tool_output.without_prefixes(err)),
-        ),
+        warnings=(*warnings, *tool_output.parse_imatrix_warnings(err)),
     )
 
 

@@ -191,7 +191,6 @@ def test_garbage_raises_nothing(text: str) -> None:
     tool_output.parse_imatrix_warnings(text)
     tool_output.progress_of(text, None)
     tool_output.not_finite(text)
-    tool_output.without_prefixes(text)
     parse_flags(text)
     parse_ftypes(text)
     parse_types(text)

@@ -72,6 +72,9 @@ class Worker(Closing):
         spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
         self._running = supervisor.start(spec)
         self.pid, self._log = self._running.pid, self._running.stderr_log
+        assert self._running.stdin is not None, "asked for"
+        assert self._running.stdout is not None, "asked for"
+        self._to, self._from = self._running.stdin, self._running.stdout
         try:
             hello, _ = self._request("hello", timeout_s=60.0)
         except BaseException:
@@ -91,9 +94,8 @@ class Worker(Closing):
     def close(self) -> None:
         """End the process (its whole group)."""
         self.gone = True
-        for pipe in (self._running.stdin, self._running.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._to.close()
+        self._from.close()
         self._running.stop()
 
     def load(self, model: ModelLoad, *, carry: bool = False) -> ModelInfo:
@@ -447,26 +449,20 @@ class Worker(Closing):
         return reply, found
 
     def _write(self, data: bytes) -> None:
-        stdin = self._running.stdin
-        if stdin is None:
-            raise InternalError("worker started without pipes")
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(stdin.fileno(), view) :]
+                view = view[os.write(self._to.fileno(), view) :]
         except BrokenPipeError:
             raise self._died("request") from None
 
     def _read(self, size: int, op: str, deadline: float) -> bytes:
-        stdout = self._running.stdout
-        if stdout is None:
-            raise InternalError("worker started without pipes")
         data = bytearray()
         while len(data) < size:
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([stdout], [], [], min(left_s, 3600.0))[0]:
+            if left_s <= 0 or not select.select([self._from], [], [], min(left_s, 3600.0))[0]:
                 raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
-            chunk = os.read(stdout.fileno(), min(size - len(data), 1 << 20))
+            chunk = os.read(self._from.fileno(), min(size - len(data), 1 << 20))
             if not chunk:
                 raise self._died(op)
             data += chunk
