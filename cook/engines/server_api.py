@@ -29,8 +29,8 @@ MAX_FACT_BYTES = 16 << 20
 """Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "word", "limit")
-_EVENT = "data: "
-StreamPart = tuple[float, str]
+_EVENT = b"data: "
+StreamPart = tuple[float, bytes]
 """When a part of a streamed answer came, in seconds, and its JSON."""
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
@@ -216,7 +216,8 @@ class Api:
         """POST /completion to cook's own server, token by token, the parts together."""
         import httpx
 
-        events: list[StreamPart] = []
+        parts: list[StreamPart] = []
+        rest = b""
         with self._client.stream(
             "POST",
             "/completion",
@@ -227,10 +228,13 @@ class Api:
         ) as response:
             if response.status_code != 200:
                 raise self._refused("/completion", response.status_code, response.read())
-            for line in response.iter_lines():
-                if line.startswith(_EVENT):
-                    events.append((time.perf_counter(), line.removeprefix(_EVENT)))
-        return self._usable("/completion", lambda: parse_stream(events))
+            # No iter_lines(): it also ends a line at characters that a reply may hold.
+            for chunk in response.iter_raw():
+                at_s = time.perf_counter()
+                *lines, rest = (rest + chunk).split(b"\n")
+                data = (line.removeprefix(_EVENT) for line in lines if line.startswith(_EVENT))
+                parts += ((at_s, one) for one in data)
+        return self._usable("/completion", lambda: parse_stream(parts))
 
     def _posted(self, path: str, payload: Mapping[str, object], most: int) -> Any:
         """The JSON that a POST answers with status 200; None when the body is none."""
@@ -368,19 +372,19 @@ def parse_completion(answer: object) -> Completion:
     )
 
 
-def parse_stream(events: Sequence[StreamPart]) -> Completion:
+def parse_stream(parts: Sequence[StreamPart]) -> Completion:
     """A streamed /completion, its parts together; ValueError saying what is wrong with one."""
-    parts = [json.loads(text) for _, text in events]
-    for part in parts:
-        if "error" in part:
-            raise ValueError(f"an error amid the stream: {error_text(part, b'')}")
-    if not parts or not parts[-1].get("stop"):
+    answers = [json.loads(data) for _, data in parts]
+    for answer in answers:
+        if "error" in answer:
+            raise ValueError(f"an error amid the stream: {error_text(answer, b'')}")
+    if not answers or not answers[-1].get("stop"):
         raise ValueError("the stream broke off")
-    text = "".join(part["content"] for part in parts)
-    tokens = [token for part in parts for token in part.get("tokens", ())]
-    whole = parse_completion({**parts[-1], "content": text, "tokens": tokens})
-    end_s = events[-1][0]
-    before_end_ms = [(end_s - at_s) * 1000 for at_s, _ in events[:-1]]
+    text = "".join(answer["content"] for answer in answers)
+    tokens = [token for answer in answers for token in answer.get("tokens", ())]
+    whole = parse_completion({**answers[-1], "content": text, "tokens": tokens})
+    end_s = parts[-1][0]
+    before_end_ms = [(end_s - at_s) * 1000 for at_s, _ in parts[:-1]]
     return replace(whole, late_reading_ms=_late_reading_ms(before_end_ms, whole))
 
 

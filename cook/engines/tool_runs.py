@@ -263,10 +263,9 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
     with keep as partial:
         command = engine.perplexity_command(dataclasses.replace(job, save_base=partial))
         name = f"perplexity-{job.model.stem}"
-        result = _run_to_last_line(
-            engine, supervisor, command, name, job.save_base, "Final estimate: PPL"
-        )
-        err, out = _output(result)
+        last_line = "Final estimate: PPL"
+        result = _run(engine, supervisor, command, name, job.save_base, last_line)
+        err, out = _output(result.check())
         estimate = tool_output.parse_final_estimate(err) or tool_output.parse_final_estimate(out)
         chunks, planned = tool_output.parse_chunks(out), tool_output.parse_planned_chunks(err)
         if estimate is None:
@@ -314,8 +313,8 @@ def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> Di
         raise InputError(f"{job.base} was made with context {base.context}, not {job.context}")
     command = engine.divergence_command(job)
     name = f"divergence-{job.model.stem}"
-    result = _run_to_last_line(engine, supervisor, command, name, None, "Same top p:")
-    _, out = _output(result)
+    result = _run(engine, supervisor, command, name, None, "Same top p:")
+    _, out = _output(result.check())
     values = tool_output.parse_divergence(out)
     chunks = tool_output.parse_divergence_chunks(out)
     if values is None:
@@ -334,33 +333,25 @@ def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> Di
 _ATTEMPTS = 4
 
 
-def _run_to_last_line(
+def _run(
     engine: Engine,
     supervisor: Supervisor,
     command: tuple[str, ...],
     name: str,
     out: Path | None,
-    last_line: str,
+    last_line: str | None = None,
 ) -> ProcessResult:
-    """Run; again, where mainline exited 0 without its last line and without a complaint."""
-    for _ in range(_ATTEMPTS if engine.flavour is Flavour.LLAMA_CPP else 1):
-        result = _run(engine, supervisor, command, name, out).check()
+    """Run; again, where mainline exited 0 without its ``last_line`` and without a complaint."""
+    writes = (out.parent,) if out is not None else ()
+    for _ in range(_ATTEMPTS if last_line and engine.flavour is Flavour.LLAMA_CPP else 1):
+        meter = Meter(supervisor)
+        result = engine.run(supervisor, command, name, writes=writes, on_output=meter)
         text = result.stderr_tail + "\n" + result.stdout_tail
-        if (
-            last_line in text
-            or tool_output.not_finite(text)
-            or _TOO_SHORT.search(text)
-            or _BROKEN_BASE.search(text)
-        ):
+        complaint = tool_output.not_finite(text) or _TOO_SHORT.search(text)
+        complaint = complaint or _BROKEN_BASE.search(text)
+        if result.outcome is not Outcome.OK or (last_line and last_line in text) or complaint:
             break
     return result
-
-
-def _run(
-    engine: Engine, supervisor: Supervisor, command: tuple[str, ...], name: str, out: Path | None
-) -> ProcessResult:
-    writes = (out.parent,) if out is not None else ()
-    return engine.run(supervisor, command, name, writes=writes, on_output=Meter(supervisor))
 
 
 _TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")

@@ -48,11 +48,11 @@ def replied(
         for token in tokens:
             number += 1
             if number > held:
-                part = json.dumps({"content": token, "stop": False})
+                part = json.dumps({"content": token, "stop": False}).encode()
                 events.append((FIRST_S + ms / 1000, part))
     accepted = sum(cycles)
     last = final(1 + accepted + len(cycles), ms, 2 * len(cycles), accepted)
-    return [*events, (FIRST_S + ms / 1000, json.dumps(last))]
+    return [*events, (FIRST_S + ms / 1000, json.dumps(last).encode())]
 
 
 @given(
@@ -75,7 +75,7 @@ def test_what_does_not_show_it_is_not_guessed() -> None:
     at_once = [(FIRST_S, text) for _, text in events]
     assert parse_stream(at_once).late_reading_ms is None, "it came in one piece"
     parts = [{"content": "a", "stop": False}, final(1, 0.001, None, None)]
-    plain = [(at / 10, json.dumps(part)) for at, part in enumerate(parts)]
+    plain = [(at / 10, json.dumps(part).encode()) for at, part in enumerate(parts)]
     assert parse_stream(plain).late_reading_ms is None, "nothing was drafted"
     events = replied(500.0, [2], 50.0)
     assert parse_stream(events).late_reading_ms is None, "one cycle has no other to compare with"
@@ -101,6 +101,16 @@ def test_a_stream_is_read_as_it_comes() -> None:
         found = api.stream({"prompt": "x"})
         assert found.text == "abcbbcc"
         assert found.predicted_n == 7
+        api.close()
+
+
+def test_a_reply_may_hold_any_end_of_a_line() -> None:
+    text = "a\u2028b\x85c\x1cd\re"
+    part = json.dumps({"content": text, "stop": False}, ensure_ascii=False).encode()
+    body = b"data: " + part + b"\n\n" + stream(final(2, 10.0, None, None))
+    with liar({"/completion": served(body, 7)}) as server:
+        api = Api(server.url, None, server.url)
+        assert api.stream({"prompt": "x"}).text == text
         api.close()
 
 

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -194,17 +195,19 @@ def test_an_exception_in_the_caller_kills_the_program(tmp_path: Path) -> None:
     assert wait_gone(pids[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
+SLEEPER = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+
+
+def cook_that_runs(program: str, logs: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """A cook whose one step is ``program``, and what that prints."""
     code = f"""
         import sys
         from pathlib import Path
         from cook.engines.process.outcome import ProcessSpec
         from cook.engines.process.supervisor import Supervisor
-        code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
-        spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
-                           on_output=lambda s, c: print(c.decode().strip(), flush=True))
-        Supervisor(Path({str(tmp_path)!r})).run(spec)
+        spec = ProcessSpec((sys.executable, "-IS", "-c", {textwrap.dedent(program)!r}), "step",
+                           {ENV!r}, on_output=lambda s, c: print(c.decode(), end="", flush=True))
+        Supervisor(Path({str(logs)!r})).run(spec)
     """
     cook = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -213,11 +216,17 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
         cwd=Path(__file__).parents[3],
     )
     assert cook.stdout is not None
-    pid = int(cook.stdout.readline())
+    return cook, cook.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
+    cook, printed = cook_that_runs(SLEEPER, tmp_path)
+    pid = int(printed.readline())
     assert alive(pid)
     cook.send_signal(number)
     cook.wait(10)
-    cook.stdout.close()
+    printed.close()
     assert wait_gone(pid)
 
 
@@ -235,22 +244,8 @@ def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> 
             print("leader", os.getpid(), child, flush=True)
         time.sleep(3600)
     """
-    code = f"""
-        import sys
-        from pathlib import Path
-        from cook.engines.process.outcome import ProcessSpec
-        from cook.engines.process.supervisor import Supervisor
-        spec = ProcessSpec((sys.executable, "-IS", "-c", {textwrap.dedent(program)!r}), "step",
-                           {ENV!r}, on_output=lambda s, c: print(c.decode(), end="", flush=True))
-        Supervisor(Path({str(tmp_path)!r})).run(spec)
-    """
-    cook = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
-    )
-    assert cook.stdout is not None
-    words = (cook.stdout.readline() + cook.stdout.readline()).split()
+    cook, printed = cook_that_runs(program, tmp_path)
+    words = (printed.readline() + printed.readline()).split()
     pids = [int(word) for word in words if word.isdigit()]
     assert len(pids) == 3
     assert all(map(alive, pids))
@@ -258,7 +253,7 @@ def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> 
     assert len(keepers) == 1
     cook.kill()
     cook.wait(10)
-    cook.stdout.close()
+    printed.close()
     assert all(wait_gone(pid) for pid in (*pids, *keepers))
 
 
@@ -292,29 +287,14 @@ def command_line(pid: int) -> str:
 
 
 def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> None:
-    code = f"""
-        import sys
-        from pathlib import Path
-        from cook.engines.process.outcome import ProcessSpec
-        from cook.engines.process.supervisor import Supervisor
-        code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
-        spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
-                           on_output=lambda s, c: print(c.decode().strip(), flush=True))
-        Supervisor(Path({str(tmp_path)!r})).run(spec)
-    """
-    cook = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
-    )
-    assert cook.stdout is not None
-    pid = int(cook.stdout.readline())
+    cook, printed = cook_that_runs(SLEEPER, tmp_path)
+    pid = int(printed.readline())
     for keeper in children(cook.pid):
         if "keeper.py" in command_line(keeper):
             os.kill(keeper, signal.SIGKILL)
     cook.kill()
     cook.wait(10)
-    cook.stdout.close()
+    printed.close()
     assert wait_gone(pid)
 
 
