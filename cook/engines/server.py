@@ -284,7 +284,7 @@ class Server(ServerClient):
 
     def _hidden(self, reason: str) -> StepError:
         asked = " and ".join(self.job.speculators(self.engine.flavour))
-        given = f"beside {asked}" if asked else "although given no draft"
+        given = f"in addition to {asked}" if asked else "although given no draft"
         return StepError(
             f"{self._name} speculates {given}: {reason}",
             hint="a wrapper, a configuration file or the build itself adds it, and it has no "

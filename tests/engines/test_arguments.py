@@ -43,9 +43,9 @@ def test_a_context_of_the_draft_s_own_is_ik_s(standin_engine: Make, tmp_path: Pa
     one = (tmp_path / "t", NONE, 2048, tmp_path / "d", NONE, DraftSettings(4))
     job = ServerJob(*one, draft_context=512)
     ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
-    told = " ".join(ik.server_command(job, 1, None))
-    assert "--ctx-size 2048" in told
-    assert told.endswith("--draft-params -c 512")
+    command = " ".join(ik.server_command(job, 1, None))
+    assert "--ctx-size 2048" in command
+    assert command.endswith("--draft-params -c 512")
     mainline = standin_engine("silent", "server", flavour="llama.cpp", name="main")
     with pytest.raises(InputError, match="draft args: context cannot be set"):
         mainline.server_command(job, 1, None)
@@ -85,7 +85,7 @@ def test_every_argument_in_each_engine_s_words(
 ) -> None:
     expected = mainline if flavour == "llama.cpp" else ik
     if expected is None:
-        # llama-server has one setting for both models: told, unless it is the target's anyway.
+        # llama-server has one setting for both models: refused, unless it is the target's anyway.
         with pytest.raises(InputError, match="draft args"):
             command(flavour, ModelArgs(**args))
         return

@@ -72,7 +72,7 @@ def test_ik(ik_engine: Any) -> None:
 
 
 def test_a_standin_is_what_its_binaries_say(standin_engine: Make) -> None:
-    mainline = standin_engine("silent", name="ik")  # the name tells nothing
+    mainline = standin_engine("silent", name="ik")  # the name says nothing
     assert mainline.flavour is Flavour.LLAMA_CPP
     assert mainline.identity.build == "0.5.0-dev b1 (0c1e570)"
     ik = standin_engine("silent", flavour="ik_llama.cpp", name="mainline")

@@ -1,4 +1,4 @@
-"""Every way the engines were seen to fail, injected: classified, told, nothing left behind."""
+"""Every way the engines were seen to fail, injected: classified, reported, nothing left behind."""
 
 from __future__ import annotations
 
@@ -119,8 +119,11 @@ def test_perplexity_faults(
         tool_runs.perplexity(
             engine, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor
         )
-    told = {"nan": r"not finite: .*negative standard deviation", "too_short": "need at least 256"}
-    check(caught.value, (ANY_TOOL | told)[fault])
+    known = {
+        "nan": r"not finite: .*negative standard deviation",
+        "too_short": "need at least 256",
+    }
+    check(caught.value, (ANY_TOOL | messages)[fault])
     assert list(base.parent.iterdir()) == []
 
 

@@ -78,11 +78,11 @@ def test_every_model_of_a_log_is_read() -> None:
 )
 def test_accelerators_are_known_by_their_buffers(lines: str, devices: set[str]) -> None:
     """A build without any says that layers are offloaded all the same."""
-    (told,) = read_load_log("load_tensors: offloaded 6/6 layers to GPU\n" + lines)
-    assert told.devices == devices
+    (model,) = read_load_log("load_tensors: offloaded 6/6 layers to GPU\n" + lines)
+    assert model.devices == devices
 
 
-def test_a_terse_log_tells_what_it_tells() -> None:
+def test_a_terse_log_gives_what_it_has() -> None:
     terse = (
         "cmn init: llama threadpool init, n_threads = 2\nsrv: n_slots = 1, n_ctx_slot = 512, x\n"
     )
@@ -91,7 +91,7 @@ def test_a_terse_log_tells_what_it_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"context": 256}, "a context of 256 tokens, not 300"),
         ({"batch": 2048}, "batches of 2048 tokens, not 300"),
@@ -100,11 +100,11 @@ def test_a_terse_log_tells_what_it_tells() -> None:
         ({"threads_batch": 6}, "6 threads for batches, not 8"),
     ],
 )
-def test_what_is_not_as_described_is_told(changed: dict[str, Any], told: str) -> None:
+def test_what_is_not_as_described_is_reported(changed: dict[str, Any], message: str) -> None:
     args = ModelArgs(threads=6, threads_batch=8, ubatch=128)
     target, _ = read_load_log(MAINLINE)
     assert not list(contradictions(target, args, 300))
-    assert list(contradictions(replace(target, **changed), args, 300)) == [told]
+    assert list(contradictions(replace(target, **changed), args, 300)) == [message]
 
 
 def test_a_batch_below_the_mask_s_padding_may_be_enlarged() -> None:
@@ -172,7 +172,7 @@ def test_server_and_worker_write_alike_under_raw_flags(engine: Engine, tmp_path:
 
 
 @pytest.mark.engine
-def test_a_draft_runs_in_the_worker_as_beside_its_target(bundled: Engine, tmp_path: Path) -> None:
+def test_a_draft_runs_in_the_worker_as_with_its_target(bundled: Engine, tmp_path: Path) -> None:
     target = ModelArgs(threads=1, ubatch=256, flash_attention=False, extra=("-lv", "4"))
     own = ModelArgs(cache_type_k="q8_0")
     models = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
@@ -191,7 +191,7 @@ def test_a_draft_runs_in_the_worker_as_beside_its_target(bundled: Engine, tmp_pa
 def test_a_server_that_runs_otherwise_is_refused(
     bundled: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine decides on threads by itself where nobody tells it."""
+    """The engine decides on threads where no one sets them."""
     import cook.engines.arguments
     import cook.engines.base
 
@@ -206,7 +206,7 @@ def test_a_server_that_runs_otherwise_is_refused(
         pass
 
 
-def test_an_engine_that_may_not_use_every_core_is_told_its_threads(
+def test_an_engine_that_may_not_use_every_core_gets_its_threads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, standin_engine: Callable[..., Any]
 ) -> None:
     import cook.engines.arguments

@@ -1,4 +1,4 @@
-"""Draft-free settings: whose numbers, and how each engine is told."""
+"""Draft-free settings: whose numbers, and each engine's words for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_not_said_is_the_engines_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flavour", "settings", "told"),
+    ("flavour", "settings", "message"),
     [
         (ML, NgramSettings(NgramType.SUFFIX), "has no suffix"),
         (ML, NgramSettings(NgramType.MAP_K, min_hits=2), "does not use min_hits"),
@@ -37,9 +37,9 @@ def test_what_is_not_said_is_the_engines_own() -> None:
     ],
 )
 def test_what_would_do_nothing_is_refused(
-    flavour: Flavour, settings: NgramSettings, told: str
+    flavour: Flavour, settings: NgramSettings, message: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         settings.of(flavour)
 
 
@@ -51,7 +51,7 @@ def job(tmp_path: Path, settings: NgramSettings, draft: bool = False) -> ServerJ
     )
 
 
-def test_mainline_is_told_every_number(standin_engine: Make, tmp_path: Path) -> None:
+def test_mainline_gets_every_number(standin_engine: Make, tmp_path: Path) -> None:
     engine = standin_engine(flavour="llama.cpp")
     found = " ".join(
         engine.server_command(job(tmp_path, NgramSettings(NgramType.MAP_K4V, size_n=8)), 1, None)
@@ -65,7 +65,7 @@ def test_mainline_is_told_every_number(standin_engine: Make, tmp_path: Path) -> 
     assert "--spec-ngram-mod-n-match 24" in both
 
 
-def test_ik_is_told_in_a_stage(standin_engine: Make, tmp_path: Path) -> None:
+def test_ik_gets_a_stage(standin_engine: Make, tmp_path: Path) -> None:
     engine = standin_engine(flavour="ik_llama.cpp")
     suffix = NgramSettings(NgramType.SUFFIX, depth=16)
     words = engine.server_command(job(tmp_path, suffix, draft=True), 1, None)

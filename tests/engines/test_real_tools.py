@@ -100,7 +100,7 @@ def test_a_silent_fallback_is_an_error(
     assert any("divide" in line for line in tool_runs.quantize(engine, known, supervisor).warnings)
 
 
-def test_missing_imatrix_is_told(
+def test_a_missing_imatrix_is_reported(
     engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
 ) -> None:
     job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "IQ2_XS", (), None, 1, {})

@@ -17,7 +17,7 @@ def test_addresses() -> None:
     assert not is_url("model.gguf")
 
 
-def test_loopback_is_told_by_the_host() -> None:
+def test_loopback_is_known_by_the_host() -> None:
     for url in (
         "http://127.0.0.1:8080",
         "http://localhost",

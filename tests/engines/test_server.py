@@ -87,7 +87,7 @@ def test_vocabulary_mismatch_is_no_drafting(
 
 
 @pytest.mark.engine
-def test_a_broken_model_is_told_with_the_log(
+def test_a_broken_model_is_reported_with_the_log(
     bundled: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
@@ -121,7 +121,7 @@ def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> 
 
 
 @pytest.mark.ik
-def test_a_streamed_answer_of_ik_tells_when_its_draft_read_the_prompt(
+def test_a_streamed_answer_of_ik_shows_when_its_draft_read_the_prompt(
     ik_engine: Any, supervisor: Supervisor
 ) -> None:
     one = ModelArgs(threads=1)

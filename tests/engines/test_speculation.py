@@ -75,10 +75,10 @@ def test_defaults_in_the_help_of_both_engines() -> None:
     assert ml["--spec-ngram-mod-n-min"] == "48"
     assert ml["--spec-type"] == "none"
     assert ml["--cache-type-k-draft"] == "f16"
-    for told in (ml, ik):
-        assert (told["--batch-size"], told["--ubatch-size"]) == ("2048", "512")
-        assert told["--cache-type-k"] == "f16"
-        assert not any("/" in value or " " in value for value in told.values())
+    for defaults in (ml, ik):
+        assert (defaults["--batch-size"], defaults["--ubatch-size"]) == ("2048", "512")
+        assert defaults["--cache-type-k"] == "f16"
+        assert not any("/" in value or " " in value for value in defaults.values())
 
 
 def test_kinds_that_an_answer_names() -> None:
@@ -118,7 +118,7 @@ def test_only_the_draft_is_wanted_and_nothing_without_one(flavour: Flavour, draf
     assert unwanted([draft], []) == (draft,)
 
 
-def test_a_build_that_speculates_by_itself_is_told_not_to(
+def test_a_build_that_speculates_by_default_gets_a_flag_against_it(
     standin_engine: Make, tiny_model: Path, tiny_draft: Path
 ) -> None:
     engine = offering(standin_engine())
@@ -166,8 +166,8 @@ def test_hidden_speculation_is_never_counted(
     draft: Path | None,
 ) -> None:
     engine = standin_engine("speculates", "server", real=bundled.facts.bin_dir)
-    told = "beside draft-simple" if draft is not None else "although given no draft"
-    with pytest.raises(StepError, match=f"speculates {told}") as caught:
+    message = "in addition to draft-simple" if draft is not None else "although given no draft"
+    with pytest.raises(StepError, match=f"speculates {message}") as caught:
         asked(engine, job(tiny_model, draft), supervisor)
     assert caught.value.hint is not None
     assert "--no-spec-type" in caught.value.hint
@@ -182,16 +182,16 @@ def test_hidden_speculation_is_switched_off_where_that_can_be_said(
     draft: Path | None,
 ) -> None:
     engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
-    told = asked(offering(engine), job(tiny_model, draft), supervisor)
+    answer = asked(offering(engine), job(tiny_model, draft), supervisor)
     real = asked(bundled, job(tiny_model, draft), supervisor)
-    assert told.tokens == real.tokens
-    assert (told.draft_n, told.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
+    assert answer.tokens == real.tokens
+    assert (answer.draft_n, answer.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
     with pytest.raises(StepError, match=r"ngram-mod|/slots"):
         asked(engine, job(tiny_model, draft), supervisor)
 
 
 @pytest.mark.ik
-def test_ik_is_a_clean_baseline_and_told_when_not(
+def test_ik_is_a_clean_baseline_and_refused_when_not(
     ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
 ) -> None:
     with Server(ik_engine, job(tiny_model), supervisor) as server:

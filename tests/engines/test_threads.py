@@ -1,4 +1,4 @@
-"""Threads where nobody says a number: the engines' own count, within what cook may use."""
+"""Threads where no one sets a number: the engines' own count, within what cook may use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cook.engines.threads import default_threads, engine_threads
 
 def system(folder: Path, siblings: list[str], efficient: str = "") -> Path:
     """A /sys/devices with one processor for each of ``siblings``."""
-    for number, told in enumerate(siblings):
+    for number, listed in enumerate(siblings):
         topology = folder / f"system/cpu/cpu{number}/topology"
         topology.mkdir(parents=True)
-        (topology / "thread_siblings").write_text(f"{told}\n")
+        (topology / "thread_siblings").write_text(f"{listed}\n")
     if efficient:
         (folder / "cpu_atom").mkdir()
         (folder / "cpu_atom/cpus").write_text(f"{efficient}\n")
@@ -45,7 +45,7 @@ def test_no_more_than_cook_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert default_threads(cores) == 2
 
 
-def test_without_a_system_that_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_system_that_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     assert engine_threads(tmp_path) == 8
     monkeypatch.setattr(os, "cpu_count", lambda: 4)

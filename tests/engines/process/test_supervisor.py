@@ -258,7 +258,7 @@ def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> 
 
 
 def test_the_keeper_is_gone_before_cook_is(tmp_path: Path) -> None:
-    """Where nobody adopts orphans, as in many containers, each cook would leave a zombie."""
+    """Where no one adopts orphans, as in many containers, each cook would leave a zombie."""
     code = """
         import os
         from pathlib import Path
@@ -391,7 +391,7 @@ def test_a_kill_when_memory_is_out_is_out_of_memory() -> None:
     assert classify(-9, "", oom_killed=True, writes=()) is Outcome.OUT_OF_MEMORY
 
 
-def test_the_error_tells_the_assertion_the_tail_and_the_log(tmp_path: Path) -> None:
+def test_the_error_has_the_assertion_the_tail_and_the_log(tmp_path: Path) -> None:
     code = """
         import os, sys
         for i in range(40): print("line", i, file=sys.stderr)

@@ -1,6 +1,6 @@
 """A stand-in for one tool of an engine, misbehaving as the real ones were seen to.
 
-It lies in a bin directory under the names of all tools, beside ``standin.json``: ``python`` and
+It lies in a bin directory under the names of all tools, next to ``standin.json``: ``python`` and
 ``recorded`` (a folder of real help texts), ``real`` (the directory of the real tools, or null)
 and ``faults``, a list of ``{tool, fault, when}``. A call whose arguments contain ``when`` shows
 the fault; any other becomes the real tool. The environment cannot carry the choice: cook scrubs

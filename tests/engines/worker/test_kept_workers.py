@@ -81,7 +81,7 @@ def test_those_that_wait_give_way_the_longest_first(
     assert [alive(pid) for pid in pids] == [True, True]
     workers.make_room({tiny_model.with_name("another"): sizes[tiny_model]})
     assert [alive(pid) for pid in pids] == [False, True]
-    # Own memory, of caches and repacked weights, is shared with nobody.
+    # Own memory, of caches and repacked weights, is shared with no one.
     monkeypatch.setattr(kept_workers, "anonymous_bytes", lambda _: sum(sizes.values()))
     workers.make_room({tiny_draft: sizes[tiny_draft]})
     assert [alive(pid) for pid in pids] == [False, False]

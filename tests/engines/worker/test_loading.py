@@ -1,4 +1,4 @@
-"""A deployed model in the worker's words: what its server is told, and nothing that is dropped."""
+"""A deployed model in the worker's words: what its server is given, and nothing that is dropped."""
 
 from __future__ import annotations
 

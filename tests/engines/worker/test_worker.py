@@ -1,4 +1,4 @@
-"""The worker on real engines: reductions against numpy, replay against generation, failures told.
+"""The worker on real engines: reductions against numpy, replay against generation, failures.
 
 The same tests run on an ik_llama.cpp build where COOK_ENGINE_IK names one.
 """
@@ -300,7 +300,7 @@ def test_bare_and_times(target: Worker) -> None:
 
 
 def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
-    """Nothing is left to read of what was just read or timed; what is unlike is read anew."""
+    """Nothing is left to read of what was just read or timed; what is unlike is read again."""
     text = np.random.default_rng(1).integers(3, 320, 200)
     assert target.read(text[:100]) > 0
     target.time_batch(text, depth=100, tokens=2, repeats=1, all_outputs=True)
@@ -326,7 +326,7 @@ def test_another_context_takes_over_what_was_read(
     text = np.random.default_rng(1).integers(3, 320, 350)
     worker.load(context(1))
     assert worker.load(context(1), carry=True).carried == 0, "nothing was read"
-    read_anew = worker.replay(text[:301], text[301:], width=1, ahead=300)
+    read_whole = worker.replay(text[:301], text[301:], width=1, ahead=300)
     worker.read(text[:300])
     loads = worker.loads
     if engine.flavour is not Flavour.LLAMA_CPP:
@@ -338,7 +338,7 @@ def test_another_context_takes_over_what_was_read(
         times = worker.time_batch(text, depth=300, tokens=rows, repeats=2, all_outputs=True)
         assert (times.decode_ns > 0).all()
     carried = worker.replay(text[:301], text[301:], width=1, ahead=300)
-    assert np.array_equal(carried.logsumexp, read_anew.logsumexp), "the same logits, bit for bit"
+    assert np.array_equal(carried.logsumexp, read_whole.logsumexp), "the same logits, bit for bit"
     assert worker.loads == loads, "the weights stay"
     worker.read(text[:300])
     with pytest.raises(StepError, match="a context of 256 tokens cannot take over the 300"):
@@ -464,7 +464,7 @@ def test_a_flag_that_changes_tokens_changes_the_replay(
     assert np.abs(plain.logq - other.logq).max() > 0.01
 
 
-def test_a_parameter_that_the_library_lacks_is_told_by_its_flag(
+def test_a_parameter_that_the_library_lacks_is_named_by_its_flag(
     worker: Worker, tiny_model: Path
 ) -> None:
     lacking = LibraryParameter("context.no_such_thing", 1, "--no-such-thing")
@@ -475,7 +475,7 @@ def test_a_parameter_that_the_library_lacks_is_told_by_its_flag(
     assert default.name not in info.library
 
 
-def test_the_fortieth_override_counts_and_an_unknown_device_is_told(
+def test_the_fortieth_override_counts_and_an_unknown_device_is_named(
     engine: Engine, worker: Worker, tiny_model: Path
 ) -> None:
     idle = tuple(rf"blk\.{9000 + i}\.=CPU" for i in range(39))
@@ -563,7 +563,7 @@ def test_headers_of_another_version_are_refused(engine: Engine, tmp_path: Path) 
         Worker(program, Supervisor(tmp_path / "logs"), engine_environment())
 
 
-def test_code_that_does_not_compile_is_told(
+def test_code_that_does_not_compile_is_reported(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = locate(engine)
@@ -573,7 +573,7 @@ def test_code_that_does_not_compile_is_told(
 
 
 def test_a_prompt_is_read_ahead_in_whole_batches_once(worker: Worker, tiny_model: Path) -> None:
-    """The same logits as before but for rounding, and as if the shared text were read anew."""
+    """The same logits as before but for rounding, and as if the shared text were read again."""
     worker.load(ModelLoad(tiny_model, context=256))
     rng = np.random.default_rng(3)
     prompt, said = rng.integers(1, 200, 60).tolist(), rng.integers(1, 200, 12).tolist()
@@ -588,8 +588,8 @@ def test_a_prompt_is_read_ahead_in_whole_batches_once(worker: Worker, tiny_model
     back = worker.replay(prompt, said, width=3, ahead=50)
     assert np.abs(back.logq - plain.logq).max() < 1e-2
     assert np.abs(turned.logq - plain.logq).max() > 1e-2
-    anew = worker.replay(half, said, width=3)
-    assert np.abs(turned.logq - anew.logq).max() < 1e-2
+    reread = worker.replay(half, said, width=3)
+    assert np.abs(turned.logq - reread.logq).max() < 1e-2
     other = worker.replay(prompt[::-1], said, width=3, ahead=50)
     assert np.abs(again.logq - plain.logq).max() < 1e-2
     assert np.abs(other.logq - plain.logq).max() > 1e-2

@@ -1,4 +1,4 @@
-"""Tensors quantized by the worker: what it refuses, and what it tells of a disk that fails.
+"""Tensors quantized by the worker: what it refuses, and what it reports of a disk that fails.
 
 That its bytes are those of llama-quantize is in tests/steps/test_quantize.py.
 """
@@ -48,20 +48,20 @@ def quantize(worker: Worker, rows: RowsOfTensor, to: Path, **more: Any) -> bytes
     return to.read_bytes()
 
 
-def test_it_tells_how_far_it_is_and_how_it_is_divided_does_not_matter(
+def test_it_reports_how_far_it_is_and_how_it_is_divided_does_not_matter(
     worker: Worker, rows: RowsOfTensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = quantize(worker, rows, tmp_path / "whole")
     assert len(whole) == by_name("q8_0").tensor_bytes(rows.shape)
     monkeypatch.setattr("cook.engines.worker.worker._AT_ONCE", 7 * COLUMNS)
-    told: list[int] = []
-    assert quantize(worker, rows, tmp_path / "some", memory_bytes=1, advance=told.append) == whole
-    assert len(told) == -(-ROWS * MATRICES // 7)
-    assert 0.99 * rows.source.size_bytes < sum(told) <= rows.source.size_bytes
+    done: list[int] = []
+    assert quantize(worker, rows, tmp_path / "some", memory_bytes=1, advance=done.append) == whole
+    assert len(done_bytes) == -(-ROWS * MATRICES // 7)
+    assert 0.99 * rows.source.size_bytes < sum(done_bytes) <= rows.source.size_bytes
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"shape": (COLUMNS + 16, ROWS, MATRICES)}, "do not divide into blocks"),
         ({"type": by_name("iq1_kt")}, "no type 158"),
@@ -73,9 +73,9 @@ def test_it_tells_how_far_it_is_and_how_it_is_divided_does_not_matter(
     ],
 )
 def test_what_it_refuses_leaves_it_working(
-    worker: Worker, rows: RowsOfTensor, tmp_path: Path, change: dict[str, Any], told: str
+    worker: Worker, rows: RowsOfTensor, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(StepError, match=told):
+    with pytest.raises(StepError, match=message):
         quantize(worker, replace(rows, **change), tmp_path / "refused")
     assert quantize(worker, rows, tmp_path / "made")
 
