@@ -177,7 +177,7 @@ class Worker(Closing):
 
     def detokenize(self, tokens: Tokens, *, special: bool = True) -> str:
         """Text of ``tokens``; incomplete UTF-8 becomes U+FFFD."""
-        _, arrays = self._request("detokenize", {"tokens": _ids(tokens)}, special=special)
+        _, arrays = self._request("detokenize", {"tokens": tokens}, special=special)
         return arrays["text"].tobytes().decode(errors="replace")
 
     def replay(
@@ -204,13 +204,12 @@ class Worker(Closing):
         which is never drafted), until a confidence falls below ``rollout_stop_below``.
         """
         n = len(emitted)
-        arrays: dict[str, Any] = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
+        arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted}
         if reference is not None:
             ids, logp = reference
             if ids.shape != logp.shape or ids.ndim != 2 or len(ids) != n:
                 raise InternalError(f"reference {ids.shape}, {logp.shape} for {n} tokens")
-            arrays["reference_ids"] = np.ascontiguousarray(ids, "<i4").ravel()
-            arrays["reference_logp"] = np.ascontiguousarray(logp, "<f4").ravel()
+            arrays |= {"reference_ids": ids, "reference_logp": logp}
         head, got = self._request(
             "replay",
             arrays,
@@ -234,7 +233,7 @@ class Worker(Closing):
     def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> int:
         """Nanoseconds of the bare ``llama_decode`` calls of a :meth:`replay`: the same batches and
         logits mask with nothing reduced."""
-        arrays = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
+        arrays = {"prompt": prompt, "emitted": emitted}
         head, _ = self._request("replay", arrays, bare=True, width=width)
         return int(head["decode_ns"])
 
@@ -260,7 +259,7 @@ class Worker(Closing):
         """
         head, got = self._request(
             "live_shapes",
-            {"prompt": _ids(prompt), "emitted": _ids(emitted)},
+            {"prompt": prompt, "emitted": emitted},
             profile=profile,
             n_max=n_max,
             n_min=n_min,
@@ -289,7 +288,7 @@ class Worker(Closing):
         """
         head, got = self._request(
             "generate",
-            {"prompt": _ids(prompt)},
+            {"prompt": prompt},
             n_predict=n_predict,
             top=top,
             extra=extra,
@@ -303,7 +302,7 @@ class Worker(Closing):
 
         Those are not read again where this or :meth:`time_batch` has just left them.
         """
-        head, _ = self._request("read", {"text": _ids(text)}, known=known)
+        head, _ = self._request("read", {"text": text}, known=known)
         return float(head["read_ns"] / 1e9)
 
     def time_batch(
@@ -323,7 +322,7 @@ class Worker(Closing):
         """
         _, got = self._request(
             "time",
-            {"text": _ids(text)},
+            {"text": text},
             depth=depth,
             tokens=tokens,
             repeats=repeats,
@@ -348,8 +347,8 @@ class Worker(Closing):
         ``slots``.
         """
         arrays = {
-            "before": _ids([token for text in before for token in text]),
-            "next": _ids([token for text in following for token in text]),
+            "before": [token for text in before for token in text],
+            "next": [token for text in following for token in text],
         }
         _, got = self._request(
             "time_slots",
@@ -390,9 +389,7 @@ class Worker(Closing):
             "threads": threads,
             "memory": memory_bytes,
         }
-        arrays = {}
-        if rows.importance is not None:
-            arrays["importance"] = np.ascontiguousarray(rows.importance, "<f4").ravel()
+        arrays = {"importance": rows.importance} if rows.importance is not None else {}
         total, some = matrix_rows * matrices, max(1, _AT_ONCE // columns)
         for first in range(0, total, some):
             end = min(first + some, total)
@@ -412,7 +409,7 @@ class Worker(Closing):
     def _request(
         self,
         op: str,
-        arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        arrays: Mapping[str, npt.ArrayLike] | None = None,
         *,
         timeout_s: float | None = None,
         **fields: Any,
@@ -425,9 +422,10 @@ class Worker(Closing):
             raise StepError("the worker is gone", log=self._log)
         header = {"op": op} | {name: value for name, value in fields.items() if value is not None}
         payload = bytearray()
-        for name, array in (arrays or {}).items():
+        for name, values in (arrays or {}).items():
+            array = np.asarray(values)
             header[f"{name}@"], header[f"{name}#"] = len(payload), array.size
-            payload += array.tobytes()
+            payload += array.astype("<f4" if array.dtype.kind == "f" else "<i4").tobytes()
         text = json.dumps(header, ensure_ascii=False).encode()
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
@@ -483,10 +481,6 @@ def _record(kind: type[R], *parts: Mapping[str, Any], **more: Any) -> R:
     """A ``kind`` of what the parts of a reply call by its fields' names."""
     given = {name: value for part in (*parts, more) for name, value in part.items()}
     return kind(**{name: given[name] for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
-
-
-def _ids(tokens: Tokens) -> Ids:
-    return np.ascontiguousarray(tokens, "<i4")
 
 
 def _candidates(got: Arrays, positions: int, top: int) -> Arrays | dict[str, None]:

@@ -56,8 +56,8 @@ def test_it_reports_how_far_it_is_and_how_it_is_divided_does_not_matter(
     monkeypatch.setattr("cook.engines.worker.worker._AT_ONCE", 7 * COLUMNS)
     done: list[int] = []
     assert quantize(worker, rows, tmp_path / "some", memory_bytes=1, advance=done.append) == whole
-    assert len(done_bytes) == -(-ROWS * MATRICES // 7)
-    assert 0.99 * rows.source.size_bytes < sum(done_bytes) <= rows.source.size_bytes
+    assert len(done) == -(-ROWS * MATRICES // 7)
+    assert 0.99 * rows.source.size_bytes < sum(done) <= rows.source.size_bytes
 
 
 @pytest.mark.parametrize(
