@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_204,
     "graph": 2_244,
     "engine_setup": 290,
-    "engines": 6_238,
+    "engines": 6_234,
     "config": 137,
     "prompts": 556,
     "demo": 253,

@@ -69,6 +69,8 @@ class Running:
         self.pid = self._popen.pid
         self.stdin: IO[bytes] | None = self._popen.stdin
         self.stdout: IO[bytes] | None = self._popen.stdout if spec.pipes else None
+        read = {"stderr": self._popen.stderr, "stdout": None if spec.pipes else self._popen.stdout}
+        self._streams = {name: stream for name, stream in read.items() if stream is not None}
 
     @property
     def stderr_log(self) -> Path:
@@ -113,17 +115,12 @@ class Running:
     def _watch(self) -> Outcome | None:
         """Read output until the program has ended; why it had to, if it had."""
         work = Work(self.pid, self.spec.stall_timeout_s)
-        streams = {"stderr": self._popen.stderr}
-        if not self.spec.pipes:
-            streams["stdout"] = self._popen.stdout
         verdict: Outcome | None = None
         kill_at: float | None = None
         with selectors.DefaultSelector() as selector, child.exit_fd(self.pid) as ended:
             if ended is not None:
                 selector.register(ended, selectors.EVENT_READ)
-            for name, stream in streams.items():
-                if stream is None:
-                    raise InternalError(f"no pipe for {name}")
+            for name, stream in self._streams.items():
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, name)
             while True:
@@ -146,8 +143,8 @@ class Running:
                     kill_at = now + TERM_GRACE_S
             # The leader is a zombie, so its group number is still ours: end what it left.
             end_sessions([self.pid])
-            for name, stream in streams.items():
-                while stream is not None and self._read(name, stream.fileno()):
+            for name, stream in self._streams.items():
+                while self._read(name, stream.fileno()):
                     pass
         return verdict
 
@@ -191,9 +188,8 @@ class Running:
             # memory, as the child's: below that the sampled high-water mark is better.
             if usage.ru_maxrss * 1024 > self._own_peak_bytes:
                 self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
-        for stream in (self._popen.stderr, None if self.spec.pipes else self._popen.stdout):
-            if stream is not None:
-                stream.close()
+        for stream in self._streams.values():
+            stream.close()
 
     def _result(self, verdict: Outcome | None) -> ProcessResult:
         returncode, out, err = self._popen.returncode, self._logs["stdout"], self._logs["stderr"]
