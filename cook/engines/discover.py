@@ -115,8 +115,7 @@ def engine_at(name: str, directory: Path) -> Engine:
         if name == BUNDLED and "make setup" not in (error.hint or ""):
             raise PrerequisiteError(error.message, hint="`make setup` builds it") from None
         raise
-    is_ik = Flavour(facts.flavour) is Flavour.IK_LLAMA_CPP
-    return IkLlamaCpp(name, facts) if is_ik else LlamaCpp(name, facts)
+    return (IkLlamaCpp if facts.flavour is Flavour.IK_LLAMA_CPP else LlamaCpp)(name, facts)
 
 
 def _bundled_dir() -> Path:

@@ -30,6 +30,7 @@ from cook.engines.speculation import speculators_in_help
 from cook.errors import InputError, PrerequisiteError
 from cook.files import atomic_write, identity
 from cook.files import digest as digest_of
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
@@ -49,7 +50,7 @@ class Facts:
 
     bin_dir: str
     library_dirs: tuple[str, ...]
-    flavour: str
+    flavour: Flavour
     build: str
     commit: str | None
     digest: str
@@ -170,13 +171,13 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
     return facts, files
 
 
-def flavour_of(helps: dict[str, str]) -> str:
+def flavour_of(helps: dict[str, str]) -> Flavour:
     """Flavour by the flags only one family has; PrerequisiteError when neither shows."""
     text = "\n".join(helps.values())
     if "--custom-q" in text or "--run-time-repack" in text:
-        return "ik_llama.cpp"
+        return Flavour.IK_LLAMA_CPP
     if "--tensor-type" in text or "--spec-draft-model" in text or "--no-log-prefix" in text:
-        return "llama.cpp"
+        return Flavour.LLAMA_CPP
     raise PrerequisiteError(
         "the tools are neither of llama.cpp nor of ik_llama.cpp by their options",
         hint="is the build recent? cook needs llama-quantize with --tensor-type or --custom-q",
