@@ -14,7 +14,7 @@ from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP
 from cook.graph.store import Store
 from cook.paths import demo_dir
-from cook.recipe.foreign.importing import Wishes, import_recipe
+from cook.recipe.foreign.importing import import_recipe
 from cook.recipe.load import load_recipe
 from cook.recipe.rules import resolve
 from cook.record.record import Record, StepRecord
@@ -108,7 +108,7 @@ def test_everything_is_in_the_record(ling: Record) -> None:
 @pytest.mark.parametrize("name", QUANTS)
 def test_types_are_those_of_the_script(name: str, ling: Record) -> None:
     draft = demo_dir() / "draft-f16.gguf"
-    imported = import_recipe(SCRIPTS / f"make-quant-{name}.sh", Wishes(model=draft))
+    imported = import_recipe(SCRIPTS / f"make-quant-{name}.sh", model=draft)
     source = read_gguf(draft)
     wanted = resolve(source.tensors, imported.loaded.quants[0], IK_LLAMA_CPP, "bailingmoe2").types
     made = {t.name: t.type_name for t in read_gguf(made_file(ling, name)).tensors}

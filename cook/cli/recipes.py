@@ -34,10 +34,10 @@ def import_(
       cook recipes import make-quant-IQ1_KT.sh -o ling.yaml --model Ling-flash-BF16.gguf
       cook recipes import GLM-4.7-Flash.recipe --type Q6_K
     """
-    from cook.recipe.foreign.importing import Wishes, import_recipe
+    from cook.recipe.foreign.importing import import_recipe
 
     _refuse_existing(output, force)
-    result = import_recipe(file, Wishes(kind, None, type, model), output)
+    result = import_recipe(file, format=kind, type=type, model=model, to=output)
     out.emit(
         {
             "kind": result.format,

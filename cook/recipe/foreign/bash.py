@@ -1,9 +1,9 @@
-"""Bash, read and never run: the commands, loops, functions and assignments of a script.
+"""Bash, read and never run: what a script's commands are given and what its variables hold.
 
-Enough of the grammar to know where a word ends and what is quoted: quotes, comments, line
-continuations, expansions, arrays, here-documents, redirections, `for` loops and functions. What is
-read but not understood (arithmetic, process substitution) stays in the tree as :class:`Unknown`
-with its reason, which matters only where that text is wanted.
+One pass reads and computes. Commands are taken in order; loops over known words and functions are
+gone through again for each value and call, both branches of a condition are read. A text that only
+running the script would give is :class:`Unknown`, with its reason, which matters only where that
+text is wanted.
 
 Written by hand because tree-sitter-bash (0.25.1) reads `x=a\\` and `b` on the next line as an
 assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0`.
@@ -12,643 +12,872 @@ assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
 
-from cook.errors import RecipeError
-from cook.recipe.foreign.text import ForeignText, Spanned, joined
+from cook.errors import InputError, RecipeError
+from cook.recipe.foreign.programs import printed
+from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value, joined
+
+MAX_DEPTH = 32
+"""Of commands and expansions inside one another, and functions that call one another."""
+MAX_COMMANDS = 20_000
+"""Commands that loops and functions may come to."""
+MAX_WORDS = 100_000
+MAX_CHARS = 1 << 25
+"""Words, and characters of them, that all expansions may come to."""
+MAX_EDITED = 1 << 14
+"""Characters of a text that ``${x/...}`` and its like work on."""
+MAX_BRACED = 1 << 16
+"""Characters that one word with braces may come to."""
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """Text that only running the script would give, why, and where (an offset); ``tail`` is what
-    follows it in the same word and is known (``/llama-quantize`` of ``$1/llama-quantize``)."""
+class WordPart(NamedTuple):
+    """A part of a word: plain text, or what an expansion gives; an array has ``elements``."""
 
-    reason: str
-    offset: int
-    tail: str = ""
-
-
-@dataclass(frozen=True)
-class Literal:
-    text: Spanned
+    value: Value
     quoted: bool
+    literal: bool = True
+    elements: Sequence[Value] | None = None
 
 
 @dataclass(frozen=True)
-class Expansion:
-    """``${name}`` of a variable or a parameter (``1``, ``@``), ``!name`` for an array's indices;
-    ``index`` is ``@``, ``*``, a number or a variable for an array; ``operator`` (``:-``, ``%`` ...)
-    with its ``operand``, and ``by`` what ``/`` puts in its place."""
+class Call:
+    """A command as it is given: its words, program first; ``piped`` is the one before it in a
+    pipeline, ``into`` the file that gets what it prints."""
 
-    name: str
+    words: tuple[Value, ...]
     offset: int
-    quoted: bool
-    index: str | None = None
-    operator: str = ""
-    operand: Word | None = None
-    by: Word | None = None
-
-
-@dataclass(frozen=True)
-class Substitution:
-    """``$(...)``."""
-
-    script: Script
-    offset: int
-    quoted: bool
-
-
-Part = Literal | Expansion | Substitution | Unknown
-
-
-@dataclass(frozen=True)
-class Word:
-    parts: tuple[Part, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """``name=value``, or ``name+=value``; a tuple of words is an array's."""
-
-    name: str
-    appends: bool
-    value: Word | tuple[Word, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class SimpleCommand:
-    """One simple command; ``inside`` is what makes it conditional (``if``, ``||``), if anything."""
-
-    assignments: tuple[Assignment, ...]
-    words: tuple[Word, ...]
-    stdin: Word | None
-    inside: str | None
-    writes: bool = False
-    """Whether a file gets what it prints."""
-
-
-@dataclass(frozen=True)
-class Loop:
-    """``for variable in words``; ``words`` is None where it runs over the parameters."""
-
-    variable: str
-    words: tuple[Word, ...] | None
-    body: Script
-    offset: int
-    inside: str | None
+    stdin: Value | None
+    piped: Call | None
+    into: str | None
 
 
 @dataclass(frozen=True)
 class Function:
+    """``body`` is where its commands begin; ``calls`` are they where no parameter is known."""
+
     name: str
-    body: Script
+    source: ForeignText
     offset: int
+    body: int
+    calls: Sequence[Call]
 
 
-Pipeline = tuple[SimpleCommand, ...]
-Statement = Pipeline | Loop | Function
-Script = tuple[Statement, ...]
+@dataclass
+class _Command:
+    """A command while it is read; ``environment`` are assignments in front of its words."""
 
-MAX_DEPTH = 16
-MAX_WORDS = 50_000
-MAX_BRACED = 1 << 16
-"""Characters that one word with braces may come to."""
+    words: list[Value] = field(default_factory=list)
+    offset: int = 0
+    stdin: Value | None = None
+    into: str | None = None
+    replaced: dict[str, Value | list[Value] | None] = field(default_factory=dict)
+    environment: dict[str, Value | list[Value]] = field(default_factory=dict)
 
-_CLOSED = re.compile(r"(?:done|\})(?=[\s;|&)<>]|\Z)")
+    @property
+    def empty(self) -> bool:
+        return not (self.words or self.replaced or self.stdin)
+
+    @property
+    def assigns(self) -> bool:
+        """Whether an assignment may come next."""
+        return not self.words or self.words[0].known in _DECLARING
+
+
+@dataclass
+class _Pipeline:
+    """A pipeline while it is read; ``surely``: it only assigns, which succeeds."""
+
+    last: Call | None = None
+    prints: Value = field(default_factory=Spanned)
+    commands: int = 0
+    surely: bool = True
+
+
+_WORD_ENDS = " \t\n;|&()<>"
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")
+_BLANKS_AND_LINES = re.compile(r"(?:[ \t\n]|\\\n|#[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_PARAMETER = re.compile(r"[0-9@*]")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
-_REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])")
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[0-9@*])", re.ASCII)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=", re.ASCII)
+_ARITHMETIC_CHANGE = re.compile(
+    r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))",
+    re.ASCII,
+)
+_REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])(?!\()")
 _BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _LISTED = re.compile(r"[^{}]*\{([^{}]*,[^{}]*)\}[^{}]*")
 _EXPANSION = re.compile(
-    r"(!?[A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4}|\$?[A-Za-z_]\w*)\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?",
+    r"(!?[A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4}|\$?[A-Za-z_]\w*)\])?"
+    r"(:?[-=+?]|%%?|##?|//?|\^\^?|,,?|(?=\}))",
     re.ASCII,
 )
-_INDEXED = re.compile(r"([A-Za-z_]\w*)\[[^]\n]*\]\+?=", re.ASCII)
 _FUNCTION = re.compile(
-    r"(?:function[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\([ \t]*\))?\s*\{(?=\s)", re.ASCII
+    r"(?:function[ \t]+([A-Za-z_][\w.-]*)[ \t]*(?:\([ \t]*\))?|([A-Za-z_][\w.-]*)[ \t]*\([ \t]*\))"
+    r"\s*\{(?=\s)",
+    re.ASCII,
 )
-_FOR = re.compile(r"for[ \t]+([A-Za-z_]\w*)\s*(in(?=[\s;]))?", re.ASCII)
-_OPENING = {"if", "for", "while", "until", "case", "select", "{"}
-_CLOSING = {"fi", "done", "esac", "}"}
-_SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
+_FOR = re.compile(r"(?:for|select)[ \t]+([A-Za-z_]\w*)\s*(in(?=[\s;]))?", re.ASCII)
+_WHILE = re.compile(r"(while|until)(?=[\s(!])|(for)[ \t]*(?=\(\()")
+_END = re.compile(r"\|\||&&|;;|[\n;&)]")
+_NO_WORDS = re.compile(r"\([ \t]*\)")
+_SINGLE = re.compile(r"'[^']*'")
+_DO = re.compile(r"[;\s]*do(?=\s)")
+_RESERVED = re.compile(
+    r"(?:if|then|elif|else|fi|do|done|case|esac|time|function|[{}!])(?=[\s;|&()<>]|\Z)"
+)
+_CLOSED_BY = {"if": "fi", "case": "esac", "{": "}"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
+_READING = {"read", "mapfile", "readarray"}
+_CHANGING = {*_READING, "getopts", "unset"}
 
 
-def parse_script(source: ForeignText, start: int = 0) -> Script:
-    """The commands of ``source`` from ``start`` on; RecipeError, with the place, where it is not
-    bash."""
-    return _ScriptReader(source, start).script(None, 0)
+@lru_cache
+def _run_of(ends: str) -> re.Pattern[str]:
+    """Characters that mean themselves, quoted or not."""
+    return re.compile(f"[^{re.escape(ends)}\\\\'\"$`]+")
 
 
-@dataclass
-class _Draft:
-    """A command while it is read."""
+class Shell:
+    """Goes through scripts in this sense.
 
-    assignments: list[Assignment] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-    stdin: Word | None = None
-    declares: bool = False
-    writes: bool = False
+    ``calls`` are their commands in order, those of substitutions that are not computed among them.
+    ``variables`` hold what was last assigned, a list for an array; ``functions`` has each function
+    by its place, ``called`` the places of those that a command calls.
+    """
 
-    @property
-    def empty(self) -> bool:
-        return not (self.assignments or self.words or self.stdin)
-
-
-class _ScriptReader:
-    def __init__(self, source: ForeignText, start: int) -> None:
-        self.source, self.text, self.at = source, source.text, start
-        self._words = 0
+    def __init__(self) -> None:
+        self.variables: dict[str, Value | list[Value]] = {}
+        self.calls: list[Call] = []
+        self.functions: dict[int, Function] = {}
+        self.called: set[int] = set()
+        self._functions: dict[str, Function] = {}
+        # Of a function; None outside of one.
+        self._parameters: list[Value] | None = None
+        # What makes the next command conditional: `if`, `(`, `&&` ...
+        self._inside: list[str] = []
+        # Whether commands are only looked at: functions are not called, loops not repeated.
+        self._looks = False
+        self._depth = self._commands = self._words = self._chars = 0
+        self._source = ForeignText("", "")
+        self._text, self._at, self._end = "", 0, 0
         # Where the line with `<<` ends, and where the text after its here-documents goes on.
         self._line_end, self._resume = -1, -1
-        self._inside: list[str] = []
 
-    def fail(self, message: str, offset: int, hint: str | None = None) -> RecipeError:
-        return RecipeError([self.source.at(offset).problem(message, hint=hint)])
+    def run(self, source: ForeignText, start: int = 0) -> None:
+        """Takes the commands of ``source`` from ``start`` on.
 
-    def script(self, opened: int | None, depth: int, until: str = ")") -> Script:
-        """Commands up to the end, or to what closes what ``opened``: a ``)``, or the word
-        ``until``."""
-        if depth > MAX_DEPTH:
-            raise self.fail(f"commands nested deeper than {MAX_DEPTH}", self.at)
-        pipelines: list[Statement] = []
-        outside = len(self._inside)
-        commands: list[SimpleCommand] = []
-        draft = _Draft()
-        after: str | None = None  # the `&&` or `||` that what comes next depends on
+        RecipeError, with the place, where it is not bash; InputError for a script that comes to
+        too many commands or characters.
+        """
+        self._line_end, self._inside = -1, []
+        self._source, self._text = source, source.text
+        self._at, self._end = start, len(source.text)
+        self._script(None)
 
-        def end_command() -> None:
-            nonlocal draft
-            if not draft.empty:
-                inside = self._inside[0] if self._inside else after
-                commands.append(
-                    SimpleCommand(
-                        tuple(draft.assignments),
-                        tuple(draft.words),
-                        draft.stdin,
-                        inside,
-                        draft.writes,
-                    )
-                )
-            draft = _Draft()
+    def _fail(self, message: str, offset: int) -> RecipeError:
+        return RecipeError([self._source.at(offset).problem(message)])
 
-        def end_pipeline(by: str = "") -> None:
-            nonlocal after
-            end_command()
-            # What is only assigned succeeds; an empty line after `&&` ends nothing.
-            sure = by == "&&" and after is None and commands and not any(c.words for c in commands)
-            if by != "\n" or commands:
-                after = by if by in ("&&", "||") and not sure else None
-            if commands:
-                pipelines.append(tuple(commands))
-                commands.clear()
-
-        while self.at < len(self.text):
-            char, two = self.text[self.at], self.text[self.at : self.at + 2]
-            if char in " \t" or two == "\\\n":
-                self.at += len(two) if two == "\\\n" else 1
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char == "\n":
-                self.at = self._resume if self.at == self._line_end else self.at + 1
-                end_pipeline("\n")
-            elif two not in ("<(", ">(") and (
-                redirection := _REDIRECTION.match(self.text, self.at)
-            ):
-                self._redirect(draft, redirection, depth)
-            elif two in ("||", "&&", ";;") or char in ";&":
-                self.at += 2 if two in ("||", "&&", ";;") else 1
-                end_pipeline(two)
-            elif char == "|":
-                self.at += 2 if two == "|&" else 1
-                end_command()
-                self._skip_to_command()
-            elif char == ")":
-                self.at += 1
-                end_pipeline()
-                if self._inside[-1:] == ["("]:
-                    self._inside.pop()
-                elif opened is not None and until == ")" and "case" not in self._inside:
-                    return tuple(pipelines)
-            elif two in ("<(", ">("):
-                draft.words.append(self._process(depth))
-            elif char == "(":
-                if not draft.empty and not self._may_open(draft):
-                    raise self.fail("bash takes no `(` here: quote it", self.at)
-                self.at += 1
-                end_pipeline()
-                self._inside.append("(")
-            elif draft.empty and not draft.declares and (made := self._compound(depth, after)):
-                end_pipeline()
-                pipelines.append(made)
-            elif (
-                draft.empty
-                and until != ")"
-                and len(self._inside) == outside
-                and _CLOSED.match(self.text, self.at, self.at + 5)
-                and self._peek(len(until)) == until
-            ):
-                self.at += len(until)
-                end_pipeline()
-                return tuple(pipelines)
-            else:
-                self._word_into(draft, depth)
-        if opened is not None:
-            missing = "`$(` without `)`" if until == ")" else f"this has no `{until}`"
-            raise self.fail(missing, opened)
-        end_pipeline()
-        return tuple(pipelines)
-
-    def _may_open(self, draft: _Draft) -> bool:
-        """Whether a ``(`` behind words is bash: a test's, a pattern's, or a function's ``()``."""
-        tests = draft.words and "[[" in self.text[draft.words[0].offset : self.at]
-        empty = re.compile(r"\([ \t]*\)").match(self.text, self.at)
-        return bool(tests or empty or "case" in self._inside)
-
-    def _process(self, depth: int) -> Word:
-        """``<(...)`` or ``>(...)``."""
-        start = self.at
-        self.at += 2
-        around, self._inside = self._inside, []
-        self.script(start, depth + 1)
-        self._inside = around
-        return Word((Unknown("process substitution is not computed", start),), start)
-
-    def _compound(self, depth: int, after: str | None) -> Loop | Function | None:
-        """A loop or a function, where one begins here."""
-        start, inside = self.at, self._inside[0] if self._inside else after
-        if found := _FOR.match(self.text, start):
-            self.at = found.end()
-            words = self._loop_words(depth) if found[2] else None
-            opening = re.compile(r"[;\s]*do(?=\s)").match(self.text, self.at)
-            if opening is None:
-                raise self.fail("`for` without `do`", start)
-            self.at = opening.end()
-            return Loop(found[1], words, self.script(start, depth + 1, "done"), start, inside)
-        found = _FUNCTION.match(self.text, start)
-        if found and (found[2] or found[0].startswith("function")) and found[1] != "function":
-            self.at = found.end()
-            around, self._inside = self._inside, []
-            body = self.script(start, depth + 1, "}")
-            self._inside = around
-            return Function(found[1], body, start)
-        return None
-
-    def _loop_words(self, depth: int) -> tuple[Word, ...]:
-        words: list[Word] = []
-        while (char := self._peek()) not in (";", "\n", ""):
-            if char in " \t" or self._peek(2) == "\\\n":
-                self.at += 1 if char in " \t" else 2
-                continue
-            begin = self.at
-            words += _unbraced(self._word(depth))
-            if self.at == begin:
-                raise self.fail(f"cannot read `{char}` here", begin)
-        return tuple(words)
-
-    def _skip_to_command(self) -> None:
-        """A pipe goes on over the ends of lines."""
-        while self.at < len(self.text) and self.text[self.at] in " \t\n":
-            self.at += 1
-
-    def _word_into(self, draft: _Draft, depth: int) -> None:
-        self._words += 1
-        if self._words > MAX_WORDS:
-            raise self.fail(f"more than {MAX_WORDS} words", self.at)
-        start = self.at
-        found = _ASSIGNMENT.match(self.text, start)
-        if found and (draft.declares or not draft.words):
-            self.at = found.end()
-            value = self._array(depth) if self._peek() == "(" else self._word(depth)
-            draft.assignments.append(Assignment(found[1], bool(found[2]), value, start))
-            return
-        if not draft.words and (found := _INDEXED.match(self.text, start)):
-            self.at = found.end()
-            self._word(depth)
-            unknown = Unknown("single elements of arrays are not computed", start)
-            draft.assignments.append(Assignment(found[1], False, Word((unknown,), start), start))
-            return
-        word = self._word(depth)
-        if self.at == start:
-            raise self.fail(f"cannot read `{self.text[start]}` here", start)
-        bare = self.text[start : self.at]
-        if not draft.words and not draft.assignments:
-            if bare in _OPENING:
-                self._inside.append(bare)
-                if bare in ("for", "select"):  # what is no `for NAME in WORDS`
-                    self._loop_variable(draft)
-                return
-            if bare in _CLOSING:
-                if self._inside:
-                    self._inside.pop()
-                return
-            if bare in _SKIPPED:
-                return
-        if bare in _DECLARING and not draft.words:
-            draft.declares = True
-            return
-        if draft.declares:
-            return  # an option of `declare`, or a name without a value
-        draft.words += _unbraced(word)
-
-    def _loop_variable(self, draft: _Draft) -> None:
-        while self._peek() in (" ", "\t"):
-            self.at += 1
-        if found := _NAME.match(self.text, self.at):
-            unknown = Unknown("it is the variable of a loop", self.at)
-            draft.assignments.append(
-                Assignment(found[0], False, Word((unknown,), self.at), self.at)
-            )
-            self.at = found.end()
+    @contextmanager
+    def _with(self, **state: object) -> Iterator[None]:
+        """Has this state for a while."""
+        before = {name: getattr(self, name) for name in state}
+        self.__dict__.update(state)
+        try:
+            yield
+        finally:
+            self.__dict__.update(before)
 
     def _peek(self, count: int = 1) -> str:
-        return self.text[self.at : self.at + count]
+        return self._text[self._at : min(self._at + count, self._end)]
 
-    def _array(self, depth: int) -> Word | tuple[Word, ...]:
-        """The words between ``(`` and ``)``; one unknown word for an associative array."""
-        start = self.at
-        self.at += 1
-        words: list[Word] = []
-        keyed = False
-        while (char := self._peek()) != ")":
-            if not char:
-                raise self.fail("`(` without `)`", start)
-            if char in " \t\n":
-                self.at += 1
-            elif self._peek(2) == "\\\n":
-                self.at += 2
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
-                begin, keyed = self.at, keyed or char == "["
-                words += _unbraced(self._word(depth))
-                if self.at == begin:
-                    raise self.fail(f"cannot read `{char}` in an array", begin)
-        self.at += 1
-        if keyed:
-            return Word((Unknown("arrays with keys are not computed", start),), start)
-        return tuple(words)
-
-    def _word(self, depth: int) -> Word:
-        start, parts = self.at, list[Part]()
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in " \t\n;|&()<>":
-                break
-            if char == "\\":
-                if self._peek(2) == "\\\n":
-                    self.at += 2
-                    continue
-                self.at += 1
-                parts.append(Literal(self._take(1), True))
-            elif char == "'":
-                parts.append(Literal(self._single(), True))
-            elif char == '"':
-                parts += self._double(depth)
-            elif char in "$`":
-                parts.append(self._dollar(False, depth))
-            else:
-                parts.append(Literal(self._take(1), False))
-        return Word(_merged(parts), start)
-
-    def _take(self, count: int) -> Spanned:
-        end = min(self.at + count, len(self.text))
-        taken = Spanned(self.text[self.at : end], tuple(range(self.at, end)))
-        self.at = end
+    def _take(self, end: int) -> Spanned:
+        taken = Spanned(self._text[self._at : end], tuple(range(self._at, end)))
+        self._at = end
         return taken
 
-    def _single(self) -> Spanned:
-        end = self.text.find("'", self.at + 1)
-        if end < 0:
-            raise self.fail("`'` without its other `'`", self.at)
-        self.at += 1
-        inner = self._take(end - self.at)
-        self.at += 1
-        return inner
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        return pattern.match(self._text, self._at, self._end)
 
-    def _double(self, depth: int) -> list[Part]:
-        opened = self.at
-        self.at += 1
-        # Empty quotes are a word, too.
-        parts: list[Part] = [Literal(Spanned(), True)]
-        while self._peek() != '"':
-            if not self._peek():
-                raise self.fail('`"` without its other `"`', opened)
-            parts.append(self._quoted_part(depth))
-        self.at += 1
-        return parts
+    def _next(self, blanks: re.Pattern[str] = _BLANKS) -> str:
+        """The character behind blanks and comments; nothing at the end."""
+        if found := self._match(blanks):
+            self._at = found.end()
+        return self._peek()
 
-    def _quoted_part(self, depth: int) -> Part:
-        """One character or expansion as double quotes (and here-documents) read it."""
-        two = self._peek(2)
-        if two == "\\\n":
-            self.at += 2
-            return Literal(Spanned(), True)
-        if two in ("\\$", "\\`", '\\"', "\\\\"):
-            self.at += 1
-            return Literal(self._take(1), True)
-        if two[:1] in ("$", "`"):
-            return self._dollar(True, depth)
-        return Literal(self._take(1), True)
+    # Commands.
 
-    def _dollar(self, quoted: bool, depth: int) -> Part:
-        start = self.at
-        if self._peek() == "`":
-            closed = _BACKQUOTED.match(self.text, start)
-            if not closed:
-                raise self.fail("`` ` `` without its other", start)
-            self.at = closed.end()
-            return Unknown("commands between backquotes are not read; write $(...)", start)
-        if self._peek(3) == "$((":
-            return self._arithmetic(start)
-        if self._peek(2) == "$(":
-            self.at += 2
-            # What stands around the substitution does not make its own commands conditional.
-            around, self._inside = self._inside, []
-            script = self.script(start, depth + 1)
-            self._inside = around
-            return Substitution(script, start, quoted)
-        if self._peek(2) == "${":
-            return self._braced(start, quoted, depth + 1)
-        if self._peek(2) == "$'" and not quoted:
-            self.at += 1
-            inner = self._single()
-            if "\\" in inner.text:
-                return Unknown("$'...' with escapes is not read", start)
-            return Literal(inner, True)
-        found = _NAME.match(self.text, start + 1) or _PARAMETER.match(self.text, start + 1)
-        if found:
-            self.at = found.end()
-            return Expansion(found[0], start, quoted)
-        if self._peek(2)[1:] and self._peek(2)[1] in "#?$!-":
-            self.at += 2
-            return Unknown(f"`{self.text[start : start + 2]}` is known only when it runs", start)
-        return Literal(self._take(1), quoted)
+    def _script(self, opened: int | None, until: str = "") -> Value:
+        """Takes commands up to ``until``, which closes what ``opened``; what they print, where
+        they are one pipeline."""
+        if self._depth > MAX_DEPTH:
+            raise self._fail(f"commands nested deeper than {MAX_DEPTH}", self._at)
+        after: str | None = None  # the `&&` or `||` that what comes next depends on
+        outside, pipelines = len(self._inside), list[_Pipeline]()
+        with self._with(_depth=self._depth + 1):
+            while True:
+                pipeline, by = self._pipeline(after, until if until != ")" else "", outside)
+                if pipeline.commands:
+                    pipelines.append(pipeline)
+                sure = by == "&&" and after is None and pipeline.commands and pipeline.surely
+                if by != "\n" or pipeline.commands:
+                    after = by if by in ("&&", "||") and not sure else None
+                if by == ")" and self._inside[-1:] == ["("]:
+                    self._inside.pop()
+                elif by == until and (by != ")" or "case" not in self._inside):
+                    break
+                elif not by:
+                    closed = "`$(` without `)`" if until == ")" else f"this has no `{until}`"
+                    raise self._fail(closed, opened or 0)
+        if len(pipelines) == 1:
+            return pipelines[0].prints
+        return Unknown("only one pipeline inside $(...) is read", opened or 0)
 
-    def _arithmetic(self, start: int) -> Part:
-        deep = 0
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            deep += (char == "(") - (char == ")")
-            self.at += 1
-            if char == ")" and not deep:
-                return Unknown("arithmetic is not computed", start)
-        raise self.fail("`$((` without `))`", start)
-
-    def _braced(self, start: int, quoted: bool, depth: int) -> Part:
-        if depth > MAX_DEPTH:
-            raise self.fail(f"expansions nested deeper than {MAX_DEPTH}", start)
-        self.at += 2
-        while (char := self._peek()) != "}":
-            if not char:
-                raise self.fail("`${` without `}`", start)
-            if char == '"':
-                self._double(depth)
-            elif char == "'":
-                self._single()
-            elif char in "$`":
-                self._dollar(quoted, depth)
-            else:
-                self.at += 2 if char == "\\" else 1
-        end = self.at
-        body = self.text[start + 2 : end]
-        found = _EXPANSION.match(body)
-        indirect = found and found[1][0] == "!" and (found[2] not in ("@", "*") or found[3])
-        if found is None or indirect or (not found[3] and found.end() < len(body)):
-            self.at = end + 1
-            return Unknown(f"`${{{body[:40]}}}` is not computed", start)
-        operand = by = None
-        if found[3]:
-            self.at = start + 2 + found.end()
-            # Inside of double quotes a default is read as they are, a pattern is not.
-            double = quoted and found[3][-1] in "-=+?"
-            operand = self._operand(end, double, depth, found[3] in ("/", "//"))
-            if self.at < end:
-                self.at += 1
-                by = self._operand(end, False, depth, False)
-        self.at = end + 1
-        return Expansion(found[1], start, quoted, found[2], found[3] or "", operand, by)
-
-    def _operand(self, end: int, quoted: bool, depth: int, to_slash: bool) -> Word:
-        start, parts = self.at, list[Part]()
-        while self.at < end:
-            char = self.text[self.at]
-            if to_slash and char == "/" and self.at > start:
+    def _pipeline(self, after: str | None, until: str, outside: int) -> tuple[_Pipeline, str]:
+        """Takes one pipeline; with what ended it: a line end, an operator, ``)`` or ``until``."""
+        pipeline, command, by = _Pipeline(), _Command(), ""
+        inside = after
+        while char := self._next():
+            inside = self._inside[0] if self._inside else after
+            if found := self._match(_REDIRECTION):
+                self._redirect(command, found)
+            elif found := self._match(_END):
+                by, self._at = found[0], found.end()
+                if by == "\n" and found.start() == self._line_end:
+                    self._at, self._line_end = self._resume, -1
                 break
-            if char == '"':
-                parts += self._double(depth)
-            elif quoted:
-                parts.append(self._quoted_part(depth))
-            elif char == "'":
-                parts.append(Literal(self._single(), True))
-            elif char == "\\":
-                self.at += 1
-                parts.append(Literal(self._take(1), True))
-            elif char in "$`":
-                parts.append(self._dollar(False, depth))
+            elif char == "|":
+                self._run(command, pipeline, inside)
+                command = _Command()
+                self._at += 2 if self._peek(2) == "|&" else 1
+                self._next(_BLANKS_AND_LINES)
+            elif char == "(":
+                self._parenthesis(command)
+            elif command.empty and self._compound(inside):
+                pipeline.commands += 1
+                pipeline.surely = False
+                pipeline.last = self.calls[-1] if self.calls else None
+                pipeline.prints = Unknown("only one pipeline inside $(...) is read", self._at)
+            elif command.empty and (found := self._match(_RESERVED)):
+                word, self._at = found[0], found.end()
+                if word == until and len(self._inside) == outside:
+                    by = word
+                    break
+                if word in _CLOSED_BY:
+                    self._inside.append(word)
+                elif word in _CLOSED_BY.values() and self._inside:
+                    self._inside.pop()
+            elif command.assigns and (found := self._match(_ASSIGNMENT)):
+                self._assign(command, found, inside)
             else:
-                parts.append(Literal(self._take(1), False))
-        return Word(_merged(parts), start)
+                self._word(command)
+        self._run(command, pipeline, inside)
+        return pipeline, by
 
-    def _redirect(self, draft: _Draft, found: re.Match[str], depth: int) -> None:
-        start = self.at
-        operator = found[0].lstrip("0123456789")
-        self.at = found.end()
-        while self._peek() in (" ", "\t"):
-            self.at += 1
-        word = self._process(depth) if self._peek(2) in ("<(", ">(") else self._word(depth)
-        if not word.parts:
-            raise self.fail(f"`{operator}` without a word after it", start)
+    def _parenthesis(self, command: _Command) -> None:
+        """A ``(`` where a word could begin: a subshell's, arithmetic, or behind words what a
+        test, a pattern or a function's name has there."""
+        start = self._at
+        if command.empty and self._peek(2) == "((" and self._arithmetic(start):
+            command.words.append(Unknown("arithmetic is not computed", start))
+            return
+        tests = command.words and "[[" in self._text[command.offset : start]
+        if not (command.empty or tests or self._match(_NO_WORDS) or "case" in self._inside):
+            raise self._fail("bash takes no `(` here: quote it", start)
+        self._at += 1
+        self._inside.append("(")
+
+    def _word(self, command: _Command) -> None:
+        """Adds the word that stands here."""
+        if not command.words:
+            command.offset = self._at
+            # What is assigned in front of a command is not for its own words.
+            command.environment = {name: self.variables[name] for name in command.replaced}
+            self._restore(command.replaced)
+            command.replaced = {}
+        command.words += self._fields()
+
+    def _assign(self, command: _Command, found: re.Match[str], inside: str | None) -> None:
+        """``name=value``, ``name+=value``, ``name=(...)``."""
+        name, element, appends = found.groups()
+        self._at, start = found.end(), found.start()
+        value: Value | list[Value]
+        if self._peek() == "(":
+            self._at += 1
+            keyed = self._next(_BLANKS_AND_LINES) == "["
+            value = self._list(")")
+            self._close(")", found.end(), "`(` without `)`")
+            if keyed:
+                value = Unknown("arrays with keys are not computed", start)
+        else:
+            value = self._text_of(self._pieces(_WORD_ENDS))
+        before = self.variables.get(name)
+        if inside:
+            value = Unknown(f"it is assigned inside `{inside}`", start, optional=True)
+        elif element:
+            value = Unknown("single elements of arrays are not computed", start)
+        elif appends and before is not None:
+            if isinstance(value, list):
+                value = [*(before if isinstance(before, list) else [before]), *value]
+            elif isinstance(before, list):
+                value = Unknown("a text is added to an array", start)
+            else:
+                value = self._joined([before, value])
+        command.replaced.setdefault(name, before)
+        self.variables[name] = value
+
+    def _redirect(self, command: _Command, found: re.Match[str]) -> None:
+        start, operator = self._at, found[1]
+        self._at = found.end()
+        self._next()
+        word = self._pieces(_WORD_ENDS)
+        if not word:
+            raise self._fail(f"`{operator}` without a word after it", start)
         if operator == "<<<":
-            newline = Literal(Spanned("\n", (start,)), True)
-            draft.stdin = Word((*word.parts, newline), word.offset)
+            command.stdin = self._joined([self._text_of(word), Spanned("\n", (start,))])
         elif operator in ("<<", "<<-"):
-            expands = not any(isinstance(p, Literal) and p.quoted for p in word.parts)
-            name = joined(p.text for p in word.parts if isinstance(p, Literal)).text
-            draft.stdin = self._here_document(name, expands, operator == "<<-", depth)
+            name = "".join(piece.value.known for piece in word)
+            expands = not any(piece.quoted for piece in word)
+            command.stdin = self._here_document(name, expands, operator == "<<-")
         elif operator in (">", ">>", ">|"):
-            draft.writes = True
+            command.into = self._text_of(word).text
         elif operator == "<":
-            unknown = Unknown("what the file holds is not in the script", start)
-            draft.stdin = Word((unknown,), start)
+            command.stdin = Unknown("what the file holds is not in the script", start)
 
-    def _here_document(self, name: str, expands: bool, tabs: bool, depth: int) -> Word:
+    def _here_document(self, name: str, expands: bool, tabs: bool) -> Value:
         """The text after this line (and after the here-documents that the line has already)."""
-        after, line_end = self.at, self.text.find("\n", self.at)
+        after, line_end = self._at, self._text.find("\n", self._at, self._end)
         if line_end != self._line_end:
             self._line_end, self._resume = line_end, line_end + 1
-        start = self.at = self._resume
-        lines = list[Spanned]()
-        while True:
-            if line_end < 0 or self.at >= len(self.text):
-                raise self.fail(f"the here-document does not end with {name}", after)
-            end = self.text.find("\n", self.at)
-            line = self._take((len(self.text) if end < 0 else end + 1) - self.at)
-            if tabs:
-                line = line[len(line.text) - len(line.text.lstrip("\t")) :]
-            if line.text.rstrip("\n") == name:
-                break
-            lines.append(line)
-        self.at, self._resume = after, self.at
-        body = joined(lines)
-        if expands and re.search(r"[$`]|\\[$`\\\n]", body.text):
-            if tabs:
-                reason = f"a here-document of <<- that expands is not computed: write <<'{name}'"
-                return Word((Unknown(reason, start),), start)
-            self.at, end, parts = start, start + len(body), list[Part]()
-            while self.at < end:
-                quote = self._peek(2) == '\\"'  # which is no escape here
-                parts.append(Literal(self._take(2), True) if quote else self._quoted_part(depth))
-            self.at = after
-            return Word(_merged(parts), start)
-        return Word((Literal(body, True),), start)
+        start = self._at = self._resume
+        last_line = "^" + (r"\t*" if tabs else "") + re.escape(name) + "$"
+        closing = re.compile(last_line, re.MULTILINE)
+        closed = closing.search(self._text, start, self._end) if line_end >= 0 else None
+        if closed is None:
+            raise self._fail(f"the here-document does not end with {name}", after)
+        body = self._take(closed.start())
+        if tabs:
+            body = body.replaced(re.compile(r"^\t+", re.MULTILINE), "")
+        self._at, self._resume = after, min(closed.end() + 1, self._end)
+        if not expands or not re.search(r"[$`]|\\[$`\\\n]", body.text):
+            return self._counted(body)
+        if tabs:
+            reason = f"a here-document of <<- that expands is not computed: write <<'{name}'"
+            return Unknown(reason, start)
+        with self._with(_at=start, _end=start + len(body)):
+            return self._text_of(self._pieces("", True))
+
+    def _subshell(self, start: int) -> Value:
+        """``$(...)``: what it prints, without what it assigns."""
+        self._at += 2
+        before, variables = len(self.calls), dict(self.variables)
+        # What stands around it does not make its own commands conditional.
+        with self._with(_inside=[], _parameters=self._parameters):
+            value = self._script(start, ")")
+        self.variables = variables
+        if isinstance(value, Unknown):
+            return value
+        del self.calls[before:]
+        return value.rstrip("\n")
+
+    def _look(self, opened: int, until: str) -> tuple[list[Call], set[str]]:
+        """The commands of a body and the variables that they change, without any effect."""
+        before, variables = len(self.calls), dict(self.variables)
+        with self._with(_looks=True, _functions=dict(self._functions)):
+            self._script(opened, until)
+        calls = self.calls[before:]
+        del self.calls[before:]
+        changed = {k for k, v in self.variables.items() if v is not variables.get(k)}
+        self.variables = variables
+        return calls, changed
+
+    def _compound(self, inside: str | None) -> bool:
+        """Whether a loop or a function began here; takes it."""
+        start = self._at
+        if found := self._match(_FUNCTION):
+            self._at = found.end()
+            with self._with(_inside=[], _parameters=None):
+                calls, _ = self._look(start, "}")
+            function = Function(found[1] or found[2], self._source, start, found.end(), calls)
+            self._functions[function.name] = self.functions[start] = function
+        elif found := self._match(_FOR):
+            self._at = found.end()
+            values = self._values(found)
+            opening = self._match(_DO)
+            if opening is None:
+                raise self._fail(f"`{found[0].split()[0]}` without `do`", start)
+            self._at = opening.end()
+            with self._with(_inside=[*self._inside, *filter(None, [inside])]):
+                self._for(found[1], values, start)
+        elif found := self._match(_WHILE):
+            self._at = found.end()
+            with self._with(_inside=[*self._inside, *filter(None, [inside])]):
+                changed = self._repeat(start)
+            for name in changed:
+                if not isinstance(self.variables.get(name), Unknown):
+                    reason = f"it is assigned inside `{found[1] or found[2]}`"
+                    self.variables[name] = Unknown(reason, start, optional=True)
+        else:
+            return False
+        return True
+
+    def _values(self, loop: re.Match[str]) -> list[Value]:
+        """What the loop runs over: words, or the parameters."""
+        name = loop[1]
+        if loop[0].startswith("select"):
+            self._list(";\n")
+            return [Unknown("`select` asks for it", loop.start())]
+        if not loop[2]:
+            own = Unknown("the script's own arguments are known only when it runs", loop.start())
+            return [own] if self._parameters is None else self._parameters
+        begin = self._at
+        values = self._list(";\n")
+        if not set("'\"\\") & set(self._text[begin : self._at]):
+            for number, value in enumerate(values):
+                if isinstance(value, Spanned) and set("*?") & set(value.text):
+                    reason = f"`for {name}` runs over the files `{value.text}`"
+                    values[number] = Unknown(reason, value.start)
+        return values
+
+    def _for(self, name: str, values: Sequence[Value], start: int) -> None:
+        body, prefix = self._at, f"`for {name}` runs over"
+        if not values:
+            self.variables[name] = Unknown(f"{prefix} it: it is empty", start)
+            # What the loop holds is taken all the same.
+            self.calls += self._look(start, "done")[0]
+        for value in values[:1] if self._looks else values:
+            self._at = body
+            if isinstance(value, Unknown):
+                reason = value.reason
+                reason = reason if reason.startswith(prefix) else f"{prefix} it: {reason}"
+                self.variables[name] = replace(value, reason=reason, optional=False)
+                self._repeat(start, name)
+            else:
+                self.variables[name] = value
+                self._script(start, "done")
+
+    def _repeat(self, start: int, variable: str = "") -> set[str]:
+        """Takes a body that runs an unknown number of times: what it changes, its ``variable``
+        apart, is not known at its beginning. Returns the names of that."""
+        body = self._at
+        changed = set() if self._looks else self._look(start, "done")[1] - {variable}
+        for name in changed:
+            self.variables[name] = Unknown("it changes in the loop", start)
+        self._at, self._line_end = body, -1
+        self._script(start, "done")
+        return changed
+
+    def _run(self, command: _Command, pipeline: _Pipeline, inside: str | None) -> None:
+        """Takes one command, the next of the pipeline."""
+        if command.empty:
+            return
+        pipeline.commands += 1
+        self._commands += 1
+        if self._commands > MAX_COMMANDS:
+            raise InputError(f"the script's loops come to more than {MAX_COMMANDS} commands")
+        words, offset, alone = command.words, command.offset, pipeline.last is None
+        stdin = pipeline.prints if command.stdin is None else command.stdin
+        pipeline.prints = self._prints(words, stdin, offset)
+        if command.assigns:
+            return
+        pipeline.surely = False
+        name = words[0].known
+        if (function := self._functions.get(name)) is not None:
+            self._call(function, command, inside)
+            return
+        if name == "shift" and self._parameters is not None:
+            count = words[1].known if words[1:] else "1"
+            self._parameters = self._parameters[int(count) :] if count.isdecimal() else []
+        elif name == "read" and command.stdin is not None and alone:
+            self._read(words, command.stdin)
+        elif name == "let":
+            self._forget_changes(" ".join(word.known for word in words), offset)
+        elif name in _CHANGING or (name == "printf" and words[1:2] and words[1].known == "-v"):
+            reason = "takes it from a pipe or a file" if name in _READING else "changes it"
+            for word in words[1:]:
+                if _NAME.fullmatch(word.known):
+                    self.variables[word.known] = Unknown(f"`{name}` {reason}", offset)
+        pipeline.last = Call(tuple(words), offset, command.stdin, pipeline.last, command.into)
+        self.calls.append(pipeline.last)
+
+    def _call(self, function: Function, command: _Command, inside: str | None) -> None:
+        if self._looks:
+            return
+        self.called.add(function.offset)
+        before = {name: self.variables.get(name) for name in command.environment}
+        self.variables.update(command.environment)
+        with self._with(
+            _source=function.source,
+            _text=function.source.text,
+            _at=function.body,
+            _end=len(function.source.text),
+            _line_end=-1,
+            _resume=-1,
+            _inside=[inside] if inside else [],
+            _parameters=command.words[1:],
+        ):
+            self._script(function.offset, "}")
+        self._restore(before)
+
+    def _restore(self, before: dict[str, Value | list[Value] | None]) -> None:
+        for name, value in before.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+
+    def _read(self, words: Sequence[Value], text: Value) -> None:
+        *options, last = words
+        if not isinstance(last, Spanned):
+            return
+        given = [word.known for word in options[1:]]
+        whole = given in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""])
+        if isinstance(text, Spanned):
+            # `read` drops blanks at both ends.
+            text = text.strip() if whole else Unknown("only `read -r -d ''` is read", last.start)
+        self.variables[last.text] = text
+
+    def _prints(self, words: Sequence[Value], given: Value, offset: int) -> Value:
+        for value in (given, *words):
+            if isinstance(value, Unknown):
+                return value
+        known = [word for word in (given, *(words or [Spanned()])) if isinstance(word, Spanned)]
+        text = printed(known[1].text, known[2:], known[0], offset)
+        if text is not None:
+            return self._counted(text)
+        shown = " ".join(word.text for word in words)
+        return Unknown(f"cook does not know what `{shown}` does", offset)
+
+    # Words.
+
+    def _list(self, ends: str) -> list[Value]:
+        """Words up to one of ``ends``."""
+        values: list[Value] = []
+        blanks = _BLANKS_AND_LINES if ends == ")" else _BLANKS
+        while (char := self._next(blanks)) and char not in ends:
+            start = self._at
+            values += self._fields()
+            if self._at == start:
+                raise self._fail(f"cannot read `{char}` here", start)
+        return values
+
+    def _fields(self) -> list[Value]:
+        """The words that bash makes of the one that stands here: braces give several, what is
+        expanded outside quotes splits at blanks, an array gives a word for each element."""
+        start = self._at
+        pieces = self._pieces(_WORD_ENDS)
+        out = [field for word in _unbraced(pieces, start) for field in self._split(word)]
+        self._words += len(out)
+        if self._words > MAX_WORDS:
+            raise InputError(f"the script's arrays and loops come to more than {MAX_WORDS} words")
+        return out
+
+    def _split(self, pieces: Sequence[WordPart]) -> list[Value]:
+        words: list[list[Value]] = [[]]
+        nothing = False  # `"$@"` of no parameters: no word at all
+        for value, quoted, literal, elements in pieces:
+            parts: Sequence[Value] = [value] if elements is None else elements
+            blank = False
+            if not (quoted or literal):
+                parts = [w for p in parts for w in (p.words() if isinstance(p, Spanned) else [p])]
+                blank = elements is None and isinstance(value, Spanned)
+            nothing = nothing or (elements is not None and not parts)
+            if blank and words[-1] and value.text[:1].isspace():
+                words.append([])
+            for number, part in enumerate(parts):
+                words += [[]] if number else []
+                words[-1].append(part)
+            if blank and parts and value.text[-1:].isspace():
+                words.append([])
+        found = [self._joined(word) for word in words if word]
+        return found[:-1] if nothing and found[-1:] == [Spanned()] else found
+
+    def _joined(self, values: Sequence[Value]) -> Value:
+        """The values as one text; what follows an unknown one is its tail."""
+        if len(values) == 1:
+            return self._counted(values[0])
+        first = next((n for n, value in enumerate(values) if isinstance(value, Unknown)), None)
+        if first is None:
+            return self._counted(joined(v for v in values if isinstance(v, Spanned)))
+        unknown, tail = values[first], ""
+        assert isinstance(unknown, Unknown)
+        for value in values[first:]:
+            tail = tail + value.text if isinstance(value, Spanned) else value.text
+        return self._counted(replace(unknown, text=tail, optional=False))
+
+    def _counted(self, value: Value) -> Value:
+        self._chars += len(value.text)
+        if self._chars > MAX_CHARS:
+            raise InputError(f"the script's expansions come to more than {MAX_CHARS} characters")
+        return value
+
+    def _text_of(self, pieces: Sequence[WordPart]) -> Value:
+        """The word as one text: no splitting at blanks."""
+        values: list[Value] = []
+        for piece in pieces:
+            for number, element in enumerate(piece.elements or [piece.value]):
+                values += [Spanned(" ", (element.start,))] if number else []
+                values.append(element)
+        return self._joined(values)
+
+    def _pieces(self, ends: str, quoted: bool = False) -> list[WordPart]:
+        """The parts of a word up to one of ``ends``; ``quoted``: as double quotes read them, or a
+        here-document, which goes on to the end."""
+        pieces: list[WordPart] = []
+        if ends == _WORD_ENDS and self._peek(2) in ("<(", ">("):
+            unknown = Unknown("process substitution is not computed", self._at)
+            self._subshell(self._at)
+            pieces.append(WordPart(unknown, True))
+        escaped = '$`\\"' + ends if ends else "$`\\"
+        while (char := self._peek()) and char not in ends:
+            start = self._at
+            if self._peek(2) == "\\\n":
+                self._at += 2
+            elif char == "\\" and (not quoted or self._peek(2)[1:] in [*escaped]):
+                self._at += 1
+                pieces.append(WordPart(self._take(min(self._at + 1, self._end)), True))
+            elif char == '"' and ends:
+                self._at += 1
+                # Empty quotes are a word, too.
+                pieces += [WordPart(Spanned(), True), *self._pieces('"', True)]
+                self._close('"', start, '`"` without its other `"`')
+            elif char in "$`":
+                pieces.append(self._dollar(quoted))
+            elif char == "'" and not quoted:
+                pieces.append(WordPart(self._single(), True))
+            elif char == "'" and ends == "}" and (found := self._match(_SINGLE)):
+                pieces.append(WordPart(self._take(found.end()), True))
+            else:
+                found = self._match(_run_of(ends))
+                pieces.append(WordPart(self._take(found.end() if found else start + 1), quoted))
+        return pieces
+
+    def _close(self, by: str, opened: int, message: str) -> None:
+        if self._peek() != by:
+            raise self._fail(message, opened)
+        self._at += 1
+
+    def _single(self) -> Spanned:
+        found = self._match(_SINGLE)
+        if found is None:
+            raise self._fail("`'` without its other `'`", self._at)
+        return self._take(found.end())[1:-1]
+
+    def _dollar(self, quoted: bool) -> WordPart:
+        """What an expansion, or a ``$`` that is itself, gives."""
+        start, two = self._at, self._peek(2)
+        if self._peek(3) == "$((":
+            self._at += 1
+            if not self._arithmetic(start):
+                raise self._fail("`$((` without `))`", start)
+            return WordPart(Unknown("arithmetic is not computed", start), quoted, False)
+        if two == "$(":
+            return WordPart(self._subshell(start), quoted, False)
+        if two == "${":
+            return self._braced(start, quoted)
+        if two[0] == "`":
+            closed = self._match(_BACKQUOTED)
+            if not closed:
+                raise self._fail("`` ` `` without its other", start)
+            reason = "commands between backquotes are not read: write $(...)"
+            if "quantize" in closed[0]:
+                raise self._fail(reason, start)
+            self._at = closed.end()
+            return WordPart(Unknown(reason, start), quoted, False)
+        if two == "$'" and not quoted:
+            self._at += 1
+            inner = self._single()
+            if "\\" in inner.text:
+                return WordPart(Unknown("$'...' with escapes is not read", start), True)
+            return WordPart(inner, True)
+        if found := self._match(_VARIABLE):
+            self._at = found.end()
+            value = self._value(found[1], None, start)
+            return self._held(value, found[1], None, start, quoted)
+        if two[1:] and two[1] in "#?$!-":
+            self._at += 2
+            return WordPart(Unknown(f"`{two}` is known only when it runs", start), quoted, False)
+        return WordPart(self._take(start + 1), quoted)
+
+    def _arithmetic(self, start: int) -> bool:
+        """Takes ``((...))``, if it is that; what it assigns is not computed."""
+        deep = 0
+        for found in re.compile(r"[()]").finditer(self._text, self._at, self._end):
+            deep += 1 if found[0] == "(" else -1
+            if deep == 0:
+                body = self._text[self._at : found.end()]
+                if body.endswith("))"):
+                    self._forget_changes(body, start)
+                    self._at = found.end()
+                return body.endswith("))")
+        return False
+
+    def _forget_changes(self, arithmetic: str, offset: int) -> None:
+        for found in _ARITHMETIC_CHANGE.finditer(arithmetic):
+            unknown = Unknown("arithmetic is not computed", offset)
+            self.variables[found[1] or found[2]] = unknown
+
+    def _braced(self, start: int, quoted: bool) -> WordPart:
+        """``${...}``."""
+        if self._depth > MAX_DEPTH:
+            raise self._fail(f"expansions nested deeper than {MAX_DEPTH}", start)
+        with self._with(_depth=self._depth + 1):
+            self._at += 2
+            found = self._match(_EXPANSION)
+            if found and found[1][0] == "!" and (found[2] not in ("@", "*") or found[3]):
+                found = None
+            self._at = found.end() if found else self._at
+            operator = found[3] if found else ""
+            # Inside of double quotes a default is read as they are, a pattern is not.
+            double = quoted and operator[-1:] not in [*"%#/^,"]
+            first = list[WordPart]()
+            if operator[:1] == "/" == self._peek():  # the pattern's first character
+                first.append(WordPart(self._take(self._at + 1), True))
+            operand = first + self._pieces("}/" if operator[:1] == "/" else "}", double)
+            by = list[WordPart]()
+            if operator[:1] == "/" and self._peek() == "/":
+                self._at += 1
+                by = self._pieces("}")
+        body = self._text[start + 2 : min(start + 42, self._at)]
+        self._close("}", start, "`${` without `}`")
+        if found is None:
+            return WordPart(Unknown(f"`${{{body}}}` is not computed", start), quoted, False)
+        value = self._value(found[1], found[2], start)
+        # An empty text is as good as none for `:-`, not for `-`.
+        absent, kind = value is None or (operator[:1] == ":" and not value), operator[-1:]
+        if kind in ("-", "=") and absent:
+            value = self._text_of(operand)
+            if kind == "=":
+                self.variables[found[1]] = value
+        elif kind == "+" and absent:
+            value = Spanned()
+        elif kind == "+" and not (isinstance(value, Unknown) and value.optional):
+            value = self._text_of(operand)
+        elif kind == "?" and absent:
+            value = Unknown(_unset(found[1]), start)
+        elif kind in [*"%#/^,"] and isinstance(value, list):
+            value = [self._edited(element, operator, operand, by, start) for element in value]
+        elif kind in [*"%#/^,"] and isinstance(value, Spanned):
+            value = self._edited(value, operator, operand, by, start)
+        return self._held(value, found[1], found[2], start, quoted)
+
+    def _held(
+        self,
+        value: Value | list[Value] | None,
+        name: str,
+        index: str | None,
+        offset: int,
+        quoted: bool,
+    ) -> WordPart:
+        """``value``, or None, of a variable or parameter as a part of a word."""
+        if value is None:
+            value = Unknown(_unset(name), offset, optional=name[0] not in "0123456789@*")
+        if not isinstance(value, list):
+            if isinstance(value, Unknown) and quoted:
+                value = replace(value, optional=False)
+            return WordPart(value, quoted, False)
+        piece = WordPart(Spanned(), quoted, False, value)
+        if quoted and "*" in (name, index):
+            return WordPart(self._text_of([piece]), True)
+        return piece
+
+    def _value(self, name: str, index: str | None, offset: int) -> Value | list[Value] | None:
+        """None where the script does not set it; a list for an array as a whole."""
+        if name in ("@", "*"):
+            return self._parameters
+        if name.isdecimal():
+            given, number = self._parameters or [], int(name) - 1
+            return given[number] if 0 <= number < len(given) else None
+        value = self.variables.get(name.lstrip("!"))
+        if name[0] == "!":
+            count = len(value) if isinstance(value, list) else 0
+            if not count:
+                return Unknown(f"the indices of `{name[1:]}` are not computed", offset)
+            return [Spanned(str(n), (offset,) * len(str(n))) for n in range(count)]
+        if name == "HOME" and value is None:
+            return Spanned("~", (offset,))
+        if not isinstance(value, list):
+            return value if isinstance(value, Unknown) or index in (None, "0", *"@*") else None
+        if index in ("@", "*"):
+            return value
+        index = index or "0"
+        if not index.isdecimal():
+            held = self.variables.get(index.lstrip("$"))
+            if not isinstance(held, Spanned) or not re.fullmatch(r"[0-9]{1,6}", held.text):
+                return Unknown(f"the index `{index}` is not computed", offset)
+            index = held.text
+        return value[int(index)] if int(index) < len(value) else None
+
+    def _edited(
+        self, value: Value, operator: str, operand: list[WordPart], by: list[WordPart], place: int
+    ) -> Value:
+        """``${x%pattern}`` and its like."""
+        if isinstance(value, Unknown):
+            return value
+        if len(value) > MAX_EDITED:
+            why = f"`{operator}` of more than {MAX_EDITED} characters is not computed"
+            return Unknown(why, place)
+        self._counted(value)
+        pattern, text, ends = _glob(operand), value.text, range(len(value) + 1)
+        wants_pattern = operator[0] not in "^,"
+        if pattern is None or pattern.count(".*") > 1 or bool(pattern) != wants_pattern:
+            return Unknown(f"`{operator}` with this pattern is not computed", place)
+        if operator[0] in "^,":
+            head = len(text) if len(operator) == 2 else 1
+            change = str.upper if operator[0] == "^" else str.lower
+            changed = change(text[:head]) + text[head:]
+            return Spanned(changed, value.origin) if len(changed) == len(text) else value
+        compiled = re.compile(pattern, re.DOTALL)
+        if operator[0] == "#":
+            order = ends if operator == "#" else reversed(ends)
+            return value[next((n for n in order if compiled.fullmatch(text, 0, n)), 0) :]
+        if operator[0] == "%":
+            order = reversed(ends) if operator == "%" else ends
+            return value[: next((n for n in order if compiled.fullmatch(text, n)), len(text))]
+        new = self._text_of(by)
+        if isinstance(new, Unknown):
+            return new
+        return value.replaced(compiled, new.text, 0 if operator == "//" else 1)
 
 
-def _unbraced(word: Word) -> tuple[Word, ...]:
+def _glob(pieces: Sequence[WordPart]) -> str | None:
+    """A pattern of ``*``, ``?`` and plain text as a regular expression."""
+    out = ""
+    for value, quoted, literal, _ in pieces:
+        if isinstance(value, Unknown) or not (quoted or literal):
+            return None
+        if quoted:
+            out += re.escape(value.text)
+        elif any(c in value.text for c in "[(\\"):
+            return None
+        else:
+            out += "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in value.text)
+    return out
+
+
+def _unbraced(pieces: list[WordPart], offset: int) -> list[list[WordPart]]:
     """The words that bash makes of ``a{b,c}``; an unknown one where they are more than that."""
     shape = "".join(
-        p.text.text if isinstance(p, Literal) and not p.quoted else "-" for p in word.parts
+        value.text if literal and not quoted and isinstance(value, Spanned) else "-"
+        for value, quoted, literal, _ in pieces
     )
     if not _BRACES.search(shape):
-        return (word,)
-    first, found = word.parts[0], _LISTED.fullmatch(shape)
+        return [pieces]
+    first, found = pieces[0].value, _LISTED.fullmatch(shape)
     large = found is not None and found[1].count(",") * len(shape) > MAX_BRACED
-    if found is None or large or len(word.parts) > 1 or not isinstance(first, Literal):
-        unknown = Unknown("braces that make several words are not read", word.offset)
-        return (Word((unknown,), word.offset),)
+    if found is None or large or len(pieces) > 1 or not isinstance(first, Spanned):
+        return [[WordPart(Unknown("braces that make several words are not read", offset), True)]]
     start, end = found.span(1)
-    head, tail = first.text[: start - 1], first.text[end + 1 :]
-    return tuple(
-        Word((Literal(head + piece + tail, False),), word.offset)
-        for piece in first.text[start:end].split(",")
-        if head.text or piece.text or tail.text
-    )
+    words = (first[: start - 1] + piece + first[end + 1 :] for piece in first[start:end].split(","))
+    return [[WordPart(word, False)] for word in words if word]
 
 
-def _merged(parts: list[Part]) -> tuple[Part, ...]:
-    """Neighbouring literals of one quoting as one."""
-    out: list[Part] = []
-    run: list[Literal] = []
-
-    def close() -> None:
-        if run:
-            out.append(Literal(joined(part.text for part in run), run[0].quoted))
-            run.clear()
-
-    for part in parts:
-        if not isinstance(part, Literal):
-            close()
-            out.append(part)
-            continue
-        if run and run[0].quoted != part.quoted:
-            close()
-        run.append(part)
-    close()
-    return tuple(out)
+def _unset(name: str) -> str:
+    if name.isdecimal() or name in "@*":
+        return f"`${name}` is known only when it runs"
+    return f"the script does not set ${name}"

@@ -12,3 +12,7 @@ class Format(StrEnum):
     CUSTOM_Q = "custom-q"
     RECIPE = "recipe"
     TENSOR_TYPE_FILE = "tensor-type-file"
+
+
+PLACEHOLDER = "MODEL-BF16.gguf"
+"""What a model that is not named is called."""

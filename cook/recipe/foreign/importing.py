@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.documents.tree import resolve_scalar
 from cook.errors import InputError, InternalError, Problem, RecipeError
-from cook.formats.quant_types import LLAMA_CPP
-from cook.recipe.foreign.format import Format
+from cook.formats.quant_types import FTYPES, IK_LLAMA_CPP, LLAMA_CPP
+from cook.recipe.foreign.format import PLACEHOLDER, Format
 from cook.recipe.foreign.quants import (
     ForeignQuant,
     ForeignRule,
     Notes,
-    format_of,
-    read_quants,
+    custom_q,
+    name_of,
+    only_flavour,
+    read_rules,
+    rule_lines,
     safe_name,
 )
+from cook.recipe.foreign.scripts import is_card, read_script
 from cook.recipe.foreign.text import ForeignText, read_foreign
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import PatternTimeout, parse_pattern
-from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
+from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, resolve, timeout_message
 from cook.recipe.schema import MAX_QUANTS, MAX_RULES
 
 if TYPE_CHECKING:
@@ -54,23 +58,14 @@ PATTERNS: Mapping[Group, str] = {
 
 
 @dataclass(frozen=True)
-class WrittenRule:
-    """A rule of the recipe to write, with the foreign rule that it stands for."""
-
-    selector: str
-    type: str
-    of: ForeignRule
-    comments: tuple[str | None, ...] = ()
-
-
-@dataclass(frozen=True)
 class Grouped:
-    """``unused`` decide no tensor; ``covered``: every tensor that is quantized has a rule."""
+    """``rules`` with a recipe's selectors as patterns. ``types`` are those of the tensors that a
+    rule decides, ``unused`` the rules that decide none; ``covered``: what no rule hits is none."""
 
-    rules: tuple[WrittenRule, ...]
+    rules: tuple[ForeignRule, ...]
+    types: Mapping[str, str]
     unused: tuple[ForeignRule, ...] = ()
     covered: bool = False
-    problems: tuple[Problem, ...] = ()
 
 
 def selector_of(pattern: str) -> str:
@@ -84,14 +79,6 @@ def selector_of(pattern: str) -> str:
     except PydanticCustomError:
         plain = False
     return pattern if plain and not pattern.startswith(FORCE_PATTERN) else FORCE_PATTERN + pattern
-
-
-def as_written(rules: Sequence[ForeignRule]) -> Grouped:
-    """Every rule as it is, where no tensors are known."""
-    return Grouped(
-        tuple(WrittenRule(selector_of(r.pattern), r.type, r, r.comments) for r in rules),
-        covered=bool(rules) and rules[-1].pattern in (".*", ".+", "."),
-    )
 
 
 def grouped(
@@ -110,127 +97,36 @@ def grouped(
         try:
             hits = parse_pattern(rule.pattern).search_all(names)
         except PatternTimeout:
-            problem = rule.at.problem(timeout_message(Rule(rule.pattern, rule.type)))
-            return Grouped((), problems=(problem,))
+            message = timeout_message(Rule(rule.pattern, rule.type))
+            raise RecipeError([rule.at.problem(message)]) from None
         for name in hits:
             decided.setdefault(name, index)
     layers = mtp_layers_of(t.name for t in tensors)
     members: dict[Group, list[str]] = {}
     for name in names:
         members.setdefault(group_of(name, architecture, layers), []).append(name)
-    by_group: dict[int, list[tuple[Group, str]]] = {}
-    grouped_names: set[str] = set()
-    for group, inside in members.items():
-        types = {rules[decided[n]].type if n in decided else None for n in inside}
+    groups_at: dict[int, list[Group]] = {}
+    needed: set[int] = set()
+    for group in Group:
+        indices = {decided.get(name, -1) for name in members.get(group, ())}
+        types = {rules[index].type if index >= 0 else None for index in indices}
         if len(types) == 1 and None not in types:
-            first = min(decided[n] for n in inside)
-            by_group.setdefault(first, []).append((group, rules[first].type))
-            grouped_names.update(inside)
-    needed = {index for name, index in decided.items() if name not in grouped_names}
-    order = list(Group)
-    written: list[WrittenRule] = []
+            groups_at.setdefault(min(indices), []).append(group)
+        else:
+            needed |= indices
+    written: list[ForeignRule] = []
     for index, rule in enumerate(rules):
-        groups = sorted(by_group.get(index, ()), key=lambda item: order.index(item[0]))
-        here = [WrittenRule(str(group), type_name, rule) for group, type_name in groups]
-        if index in needed:
-            here.append(WrittenRule(selector_of(rule.pattern), rule.type, rule))
-        if here:
-            written += [replace(here[0], comments=rule.comments), *here[1:]]
-    unused = tuple(r for i, r in enumerate(rules) if i not in set(decided.values()))
-    return Grouped(tuple(written), unused, covered=len(decided) == len(names))
-
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./@+~-]*(?:://[A-Za-z0-9_./@+~-]+)?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class WrittenQuant:
-    name: str
-    type: str
-    mixture: str
-    rules: Grouped
-    type_note: str | None = None
-    imatrix: bool = True
-
-
-@dataclass(frozen=True)
-class WrittenRecipe:
-    """What the YAML says; ``header`` are comment lines (None for an empty one)."""
-
-    name: str
-    header: tuple[str | None, ...]
-    engine: str | None
-    source: str
-    source_note: str | None
-    imatrix: str | None
-    allow_requantize: bool
-    quants: tuple[WrittenQuant, ...]
-
-
-def to_yaml(recipe: WrittenRecipe) -> str:
-    """The text of the recipe."""
-    lines = [*_comment(recipe.header, 0), "version: 1", f"name: {scalar(recipe.name)}"]
-    if recipe.engine:
-        lines.append(f"engine: {recipe.engine}")
-    lines += ["", "model:", _noted(f"  source: {scalar(recipe.source)}", recipe.source_note)]
-    if recipe.allow_requantize:
-        lines.append("  allow_requantize: true")
-    if recipe.imatrix is not None:
-        lines += ["", "imatrix:", f"  file: {scalar(recipe.imatrix)}"]
-    lines += ["", "quants:"]
-    for number, quant in enumerate(recipe.quants):
-        lines += [""] if number else []
-        lines += _quant_yaml(quant, recipe.imatrix is not None)
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _quant_yaml(quant: WrittenQuant, with_imatrix: bool) -> list[str]:
-    lines = [
-        f"  - name: {scalar(quant.name)}",
-        _noted(f"    type: {quant.type}", quant.type_note),
-    ]
-    if with_imatrix and not quant.imatrix:
-        lines.append("    imatrix: false")
-    rules = quant.rules.rules
-    # With rules and no word of it, cook gives the base type to all that no rule hits.
-    if quant.mixture != ("pure" if rules else "engine") and not quant.rules.covered:
-        note = "what no rule hits gets the type that the engine thinks best"
-        stated = f"    mixture: {quant.mixture}"
-        lines.append(_noted(stated, note if quant.mixture == "engine" else None))
-    if rules:
-        lines.append("    rules:")
-    for number, rule in enumerate(rules):
-        if number and rule.comments:
-            lines.append("")
-        lines += _comment(rule.comments, 6)
-        lines.append(f"      - {scalar(rule.selector)}: {rule.type}")
-    return lines
-
-
-def _comment(lines: Sequence[str | None], indent: int) -> list[str]:
-    blank = " " * indent
-    return ["" if line is None else f"{blank}#{_led(line)}" for line in lines]
-
-
-def _led(line: str) -> str:
-    return line if not line or line[0] in " !" else f" {line}"
-
-
-def _noted(line: str, note: str | None) -> str:
-    return f"{line}    # {note}" if note else line
-
-
-def scalar(text: str) -> str:
-    """``text`` as YAML that reads back as this very text."""
-    plain = _PLAIN.fullmatch(text) and resolve_scalar(text) == text and not text.endswith(":")
-    if plain and isinstance(resolve_scalar(text), str):
-        return text
-    quoted = text.replace("'", "''")
-    return f"'{quoted}'"
-
-
-PLACEHOLDER = "MODEL-BF16.gguf"
-"""What a model that is not named is called."""
+        selectors = [str(group) for group in groups_at.get(index, ())]
+        selectors += [selector_of(rule.pattern)] if index in needed else []
+        for number, selector in enumerate(selectors):
+            comments = () if number else rule.comments
+            written.append(replace(rule, pattern=selector, comments=comments))
+    return Grouped(
+        tuple(written),
+        {name: rules[index].type for name, index in decided.items()},
+        unused=tuple(r for i, r in enumerate(rules) if i not in set(decided.values())),
+        covered=len(decided) == len(names),
+    )
 
 
 @dataclass(frozen=True)
@@ -243,108 +139,171 @@ class Imported:
     warnings: tuple[Problem, ...]
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user says beside the file; None where the file or a default decides."""
-
-    format: Format | None = None
-    name: str | None = None
-    type: str | None = None
-    model: Path | None = None
-
-
-def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = None) -> Imported:
+def import_recipe(
+    path: Path,
+    *,
+    format: Format | None = None,
+    type: str | None = None,
+    model: Path | None = None,
+    to: Path | None = None,
+) -> Imported:
     """The recipe that ``path`` says; ``to`` is where it will be kept (paths are relative to it).
 
+    ``type`` is the base type where the file names none, ``model`` a GGUF or a list of its tensors.
     RecipeError with every fault at its file, line and column; InputError where the file as a
     whole cannot be used.
     """
-    wishes = wishes or Wishes()
+    from cook.recipe.check import read_tensors
+
     source = read_foreign(path)
-    format = wishes.format or format_of(path, source.text)
+    format = format or format_of(path, source.text)
     notes = Notes()
     quants = read_quants(format, source, notes)
     notes.check()
     if not any(quant.rules or quant.type for quant in quants):
-        raise InputError(f"{path}: no rules and no llama-quantize command in it", hint=_HINT)
+        hint = "cook reads scripts with llama-quantize or custom=..., .recipe files and rule lists"
+        raise InputError(f"{path}: no rules and no llama-quantize command in it", hint=hint)
     if len(quants) > MAX_QUANTS:
         raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
-    if wishes.name is not None and len(quants) == 1:
-        quants = (replace(quants[0], name=wishes.name),)
-    tensors = _tensors(wishes.model)
-    recipe = _written(source, format, quants, wishes, tensors, notes)
+    tensors = read_tensors(model) if model else None
+    header, quants = _header(format, quants)
+    rules = [_rules(quant, tensors, notes) for quant in quants]
+    quants = tuple(replace(quant, type=type or quant.type) for quant in quants)
+    gguf = str(model) if model and model.suffix == ".gguf" else None
+    name, text = _recipe_text(source, header, quants, rules, gguf, notes)
     notes.check()
-    text = to_yaml(recipe)
-    loaded = _loaded(text, to or Path(f"{recipe.name}.yaml"))
-    _verify(loaded, quants, tensors)
-    return Imported(format, text, loaded, notes.warnings)
+    loaded = _loaded(text, to or Path(f"{name}.yaml"))
+    _verify(loaded, quants, rules, tensors)
+    return Imported(format, text, loaded, tuple(dict.fromkeys(notes.problems)))
 
 
-_HINT = "cook reads scripts with llama-quantize or custom=..., .recipe files and rule lists"
+def format_of(path: Path, text: str) -> Format:
+    """What the file is, by its name, else by what it looks like."""
+    if path.suffix == ".recipe":
+        return Format.RECIPE
+    if path.suffix in (".sh", ".bash", ".bat", ".cmd", ".ps1") or text.startswith("#!"):
+        return Format.SCRIPT
+    if is_card(ForeignText(str(path), text)) or _LOOKS_RUN.search(text):
+        return Format.SCRIPT
+    if re.search(r"^\s*#", text, re.MULTILINE):
+        return Format.RECIPE
+    words = text.split()
+    if len(words) == 1 and re.search(r"=[A-Za-z0-9_]+,", words[0]):
+        return Format.CUSTOM_Q
+    return Format.TENSOR_TYPE_FILE
 
 
-def _tensors(model: Path | None) -> ModelTensors | None:
-    if model is None:
-        return None
-    from cook.recipe.check import read_tensors
+_LOOKS_RUN = re.compile(
+    r"llama-quantize|(?:/|^|llama[ \t])quantize\s|\s--quantize\s|^\s*\w+=[\"'$]", re.MULTILINE
+)
+_HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)", re.ASCII)
+_MODEL = re.compile(r"^#+\s*Model name:\s*(\S{1,64})\s*$", re.MULTILINE)
+_BASE = re.compile(r"^#+\s*Base type:\s*(\w{1,32})\s*$", re.MULTILINE)
 
-    return read_tensors(model)
+
+def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[ForeignQuant, ...]:
+    """The quants of ``source``, faults in ``notes``; none where it holds no rules at all."""
+    path, at, text = Path(source.file), source.at(0), source.whole
+    name = name_of(path)
+    match format:
+        case Format.SCRIPT:
+            return read_script(source, name, notes)
+        case Format.CUSTOM_Q:
+            rules = custom_q(source, text.strip(), notes)
+            return (ForeignQuant(name, rules, at, flavour=IK_LLAMA_CPP),)
+        case Format.TENSOR_TYPE_FILE:
+            rules = read_rules(source, text.words(), LLAMA_CPP, notes)
+            return (ForeignQuant(name, rules, at, flavour=LLAMA_CPP),)
+    rules = read_rules(source, rule_lines(text), None, notes)
+    base, hub, model = (p.search(source.text) for p in (_BASE, _HUB, _MODEL))
+    return (
+        ForeignQuant(
+            # The suite's files are called MODEL.AUTHOR-SIZE...: the name need not repeat it.
+            safe_name(path.stem.removeprefix(f"{model[1]}.")) if model else name,
+            rules,
+            at,
+            base[1] if base else None,
+            only_flavour(rules),
+            source=f"hf://{hub[1]}" if hub else None,
+            model=model[1] if model else None,
+        ),
+    )
 
 
-def _written(
+def _rules(quant: ForeignQuant, tensors: ModelTensors | None, notes: Notes) -> Grouped:
+    """The rules to write; those that the model has no tensors for are warnings."""
+    if tensors is None or not quant.rules:
+        rules = tuple(replace(rule, pattern=selector_of(rule.pattern)) for rule in quant.rules)
+        found = Grouped(rules, {}, covered=bool(rules) and quant.rules[-1].pattern in _ALL)
+    else:
+        flavour = quant.flavour or LLAMA_CPP
+        found = grouped(quant.rules, tensors.tensors, tensors.architecture, flavour)
+    for rule in found.unused:
+        notes.warn(rule.at, f"`{rule.pattern[:60]}` decides no tensor of the model: left out")
+    if len(found.rules) > MAX_RULES:
+        message = f"{len(found.rules)} rules: a quant has at most {MAX_RULES}"
+        notes.error(quant.at, message, "with --model, rules that say what a group says become one")
+    return found
+
+
+_ALL = (".*", ".+", ".")
+
+
+def _recipe_text(
     source: ForeignText,
-    format: Format,
+    header: Sequence[str | None],
     quants: Sequence[ForeignQuant],
-    wishes: Wishes,
-    tensors: ModelTensors | None,
+    rules: Sequence[Grouped],
+    model: str | None,
     notes: Notes,
-) -> WrittenRecipe:
-    first = quants[0]
+) -> tuple[str, str]:
+    """The recipe's name, and its YAML; ``model`` stands for the source that the file names."""
+    first, file = quants[0], Path(source.file).name
     for other in quants[1:]:
         if other.source != first.source:
             notes.error(other.at, "a recipe has one source; an earlier command has another")
-    imatrix = _one_of("imatrix", quants, notes)
-    header, quants = _header(format, quants)
-    file = Path(source.file).name
-    origin, note = first.source, None
-    if wishes.model is not None and wishes.model.suffix == ".gguf":
-        origin = str(wishes.model)
-    if origin is None:
-        origin = PLACEHOLDER
-        note = f"{file} does not name it: put your unquantized GGUF here"
+    engine, imatrix = _one_of("flavour", quants, notes), _one_of("imatrix", quants, notes)
+    model, note = model or first.source, ""
+    if model is None:
+        model = PLACEHOLDER
+        note = f"    # {file} does not name it: put your unquantized GGUF here"
         notes.warn(source.at(0), "the source model is not named here", "set `model: source:`")
-    _check_sources(first, origin, imatrix, notes)
-    output = Path(first.output).stem if first.output and len(quants) == 1 else first.name
-    output = first.model or output
-    return WrittenRecipe(
-        name=safe_name(wishes.name or output),
-        header=(f"Imported by `cook recipes import` from {file}.", *header),
-        engine=_one_of("flavour", quants, notes),
-        source=origin,
-        source_note=note,
-        imatrix=imatrix,
-        allow_requantize=any(quant.allow_requantize for quant in quants),
-        quants=tuple(_quant(quant, wishes, tensors, notes) for quant in quants),
-    )
+    _check_sources(first, model, imatrix, notes)
+    name = first.model or first.name
+    if first.output and len(quants) == 1 and not first.model:
+        name = Path(first.output).stem
+    name = safe_name(name)
+    lines = [f"# Imported by `cook recipes import` from {file}.", *_comment(header)]
+    lines += ["version: 1", f"name: {scalar(name)}"]
+    lines += [f"engine: {engine}"] if engine else []
+    lines += ["", "model:", f"  source: {scalar(model)}{note}"]
+    if any(quant.allow_requantize for quant in quants):
+        lines.append("  allow_requantize: true")
+    if imatrix is not None:
+        lines += ["", "imatrix:", f"  file: {scalar(imatrix)}"]
+    lines += ["", "quants:"]
+    for number, (quant, written) in enumerate(zip(quants, rules, strict=True)):
+        lines += [""] if number else []
+        lines += _quant_lines(quant, written, imatrix is not None, notes)
+    return name, "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _one_of(word: str, quants: Sequence[ForeignQuant], notes: Notes) -> str | None:
     """What the quants that say it have in common."""
-    said: list[str] = []
+    first: str | None = None
     for quant in quants:
         value = getattr(quant, word)
-        if value is not None and value not in said:
-            said.append(value)
-            if len(said) > 1:
-                message = f"a recipe has one {word}: here {value}, before {said[0]}"
-                notes.error(quant.at, message, "make a script of each, and import both")
-    return said[0] if said else None
+        if value is not None and first not in (None, value):
+            message = f"a recipe has one {word}: here {value}, before {first}"
+            notes.error(quant.at, message, "make a script of each, and import both")
+        first = first or value
+    return first
 
 
-def _check_sources(quant: ForeignQuant, origin: str, imatrix: str | None, notes: Notes) -> None:
+def _check_sources(quant: ForeignQuant, model: str, imatrix: str | None, notes: Notes) -> None:
     from cook.recipe.sources import parse_source
 
-    for text in filter(None, (origin, imatrix)):
+    for text in filter(None, (model, imatrix)):
         try:
             parse_source(text, Path())
         except ValueError as error:
@@ -352,54 +311,66 @@ def _check_sources(quant: ForeignQuant, origin: str, imatrix: str | None, notes:
 
 
 def _header(
-    format: Format, quants: Sequence[ForeignQuant]
+    format: Format, quants: tuple[ForeignQuant, ...]
 ) -> tuple[tuple[str | None, ...], tuple[ForeignQuant, ...]]:
     """A .recipe begins with comments about the whole: all but the last paragraph of them."""
     first = quants[0]
     comments = first.rules[0].comments if first.rules else ()
     if format is not Format.RECIPE or None not in comments:
-        return (), tuple(quants)
+        return (), quants
     last = len(comments) - 1 - comments[::-1].index(None)
     head = replace(first.rules[0], comments=comments[last + 1 :])
     header = tuple(c for c in comments[:last] if not (c or "").strip().startswith("Base type:"))
     return header, (replace(first, rules=(head, *first.rules[1:])), *quants[1:])
 
 
-def _quant(
-    quant: ForeignQuant, wishes: Wishes, tensors: ModelTensors | None, notes: Notes
-) -> WrittenQuant:
-    rules = _rules(quant, tensors)
-    notes.problems += rules.problems
-    for rule in rules.unused:
-        notes.warn(rule.at, f"`{rule.pattern[:60]}` decides no tensor of the model: left out")
-    if len(rules.rules) > MAX_RULES:
-        message = f"{len(rules.rules)} rules: a quant has at most {MAX_RULES}"
-        notes.error(quant.at, message, "with --model, rules that say what a group says become one")
-    base, note = wishes.type or quant.type, None
+def _quant_lines(
+    quant: ForeignQuant, written: Grouped, with_imatrix: bool, notes: Notes
+) -> Iterator[str]:
+    base, note = quant.type, ""
     if base is None:
         base = _common_base(quant.rules)
-        note = "not said in the file: the type of the most rules"
+        note = "    # not said in the file: the type of the most rules"
         notes.warn(quant.at, f"no base type is named: {base}, as most rules say", "--type TYPE")
-    return WrittenQuant(
-        safe_name(quant.name),
-        _checked_base(base, quant),
-        quant.mixture,
-        rules,
-        note,
-        quant.imatrix is not None,
-    )
+    yield f"  - name: {scalar(safe_name(quant.name))}"
+    yield f"    type: {_checked_base(base, quant)}{note}"
+    if with_imatrix and quant.imatrix is None:
+        yield "    imatrix: false"
+    # With rules and no word of it, cook gives the base type to all that no rule hits.
+    if quant.mixture != ("pure" if written.rules else "engine") and not written.covered:
+        engine = "    # what no rule hits gets the type that the engine thinks best"
+        yield f"    mixture: {quant.mixture}{engine if quant.mixture == 'engine' else ''}"
+    if written.rules:
+        yield "    rules:"
+    for number, rule in enumerate(written.rules):
+        if number and rule.comments:
+            yield ""
+        yield from _comment(rule.comments, "      ")
+        yield f"      - {scalar(rule.pattern)}: {rule.type}"
 
 
-def _rules(quant: ForeignQuant, tensors: ModelTensors | None) -> Grouped:
-    if tensors is None or not quant.rules:
-        return as_written(quant.rules)
-    flavour = quant.flavour or LLAMA_CPP
-    return grouped(quant.rules, tensors.tensors, tensors.architecture, flavour)
+def _comment(lines: Sequence[str | None], indent: str = "") -> Iterator[str]:
+    for line in lines:
+        if line is None:
+            yield ""
+        else:
+            yield f"{indent}#{line if line[:1] in ('', ' ', '!') else f' {line}'}"
+
+
+_PLAIN_SCALAR = re.compile(
+    r"[A-Za-z0-9_./~][A-Za-z0-9_./@+~-]*(?:://[A-Za-z0-9_./@+~-]+)?", re.ASCII
+)
+
+
+def scalar(text: str) -> str:
+    """``text`` as YAML that reads back as this very text."""
+    if _PLAIN_SCALAR.fullmatch(text) and resolve_scalar(text) == text:
+        return text
+    quoted = text.replace("'", "''")
+    return f"'{quoted}'"
 
 
 def _common_base(rules: Sequence[ForeignRule]) -> str:
-    from cook.formats.quant_types import FTYPES
-
     base_of: dict[str, str] = {}
     for ftype in FTYPES.values():
         if ftype.default not in ("f32", "f16", "bf16"):
@@ -427,38 +398,24 @@ def _loaded(text: str, path: Path) -> LoadedRecipe:
 
 
 def _verify(
-    loaded: LoadedRecipe, quants: Sequence[ForeignQuant], tensors: ModelTensors | None
+    loaded: LoadedRecipe,
+    quants: Sequence[ForeignQuant],
+    rules: Sequence[Grouped],
+    tensors: ModelTensors | None,
 ) -> None:
     """InternalError unless the recipe says, rule for rule or tensor for tensor, what was read."""
-    from cook.recipe.rules import FORCE_PATTERN, resolve
-
-    for quant, found in zip(quants, loaded.quants, strict=True):
+    for quant, written, found in zip(quants, rules, loaded.quants, strict=True):
         if tensors is None:
             said = [(r.selector.removeprefix(FORCE_PATTERN), r.type) for r in found.rules]
             same = said == [(r.pattern, r.type) for r in quant.rules]
         else:
-            written = _types(quant, tensors)
-            types = resolve(
-                tensors.tensors, found, quant.flavour or LLAMA_CPP, tensors.architecture
-            )
+            flavour = quant.flavour or LLAMA_CPP
+            resolved = resolve(tensors.tensors, found, flavour, tensors.architecture)
             hit = {
-                name: None if index is None else found.rules[index].type
-                for name, index in types.rule_of.items()
+                name: found.rules[index].type
+                for name, index in resolved.rule_of.items()
+                if index is not None
             }
-            same = all(hit[name] == type_name for name, type_name in written.items())
+            same = hit == dict(written.types)
         if not same:
             raise InternalError(f"the imported recipe does not say what `{quant.name}` says")
-
-
-def _types(quant: ForeignQuant, tensors: ModelTensors) -> dict[str, str | None]:
-    """The rules' own answer for every tensor that is quantized, first match first."""
-    from cook.recipe.pattern import parse_pattern
-    from cook.recipe.rules import quantizable
-
-    flavour, architecture = quant.flavour or LLAMA_CPP, tensors.architecture
-    patterns = [(parse_pattern(rule.pattern), rule.type) for rule in quant.rules]
-    return {
-        t.name: next((type_name for p, type_name in patterns if p.search(t.name)), None)
-        for t in tensors.tensors
-        if quantizable(t.name, t.shape, t.type_name, flavour, architecture)
-    }

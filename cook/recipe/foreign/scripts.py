@@ -1,57 +1,37 @@
-"""The quantizer's commands in a script or a model card, under each of its names.
+"""The quants of a script or a model card: the quantizer's commands, under each of its names.
 
-A command that a script holds but that is not computed is an :class:`UnreadCommand`, never nothing.
+A command that a script holds but that is not computed is an error, never nothing.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from cook.errors import InputError, RecipeError
-from cook.formats.quant_types import FTYPES, ftype_by_name
-from cook.recipe.foreign.bash import Unknown, parse_script
-from cook.recipe.foreign.shell import Call, Shell, Value
-from cook.recipe.foreign.text import ForeignText, Spanned
+from cook.formats.quant_types import IK_LLAMA_CPP
+from cook.recipe.foreign.bash import Call, Shell
+from cook.recipe.foreign.quantize_options import BARE, VALUED, QuantizeOptions, base_type_of
+from cook.recipe.foreign.quants import ForeignQuant, Notes, read_rules, rule_lines, safe_name
+from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value
 
+MAX_BLOCKS = 200
 
-@dataclass(frozen=True)
-class QuantizeCall:
-    """``arguments`` are the words behind the program."""
-
-    arguments: tuple[Value, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class UnreadCommand:
-    """A quantizer's command that is not computed, why, and what to write instead."""
-
-    message: str
-    hint: str
-    offset: int
-
-
-# Options without a value; every other one has one.
-_BARE = re.compile(
-    "--(?:allow-requantize|leave-output-tensor|pure|keep-split|dry-run|partial-requant|hide-imatrix"
-    "|ignore-imatrix-rules|repack|symmetric-q40|slow-iq2ks)"
-)
-_TELLING = re.compile(
-    "--(?:imatrix|custom-q|tensor-type(?:-file)?|.*-tensor-type|.*embedding-type)"
-)
 _NAMES = re.compile(r"(?:llama-)?quantize(?:\.exe)?")
 _LIKE_IT = re.compile(r"[\w-]*quantize[\w-]*(?:\.exe)?", re.IGNORECASE)
 _NAMED_SO = re.compile(r"[\"']?\$\{?\w*quant", re.IGNORECASE)
 _CONTAINERS = {"docker", "podman", "nerdctl", "apptainer", "singularity"}
 _SHELLS = {"bash", "sh", "zsh", "ssh"}
+_PRINTING = ("echo", "printf", "cat", "tee")
 # Programs that only name the quantizer: they build, copy, look for or talk about it.
 _NAMING = re.compile(
     r"echo|printf|ls|\[\[?|test|cmake|make|ninja|cp|mv|ln|rm|chmod|chown|which|type|hash|file|strip"
     r"|git|cat|head|tail|p?grep|p?kill|killall|stat|du|install|mkdir|cd|pushd|wget|curl|tar|unzip"
-    r"|zip|apt|apt-get|brew|pip|python3?|tee|rsync|scp|ldd|readlink|realpath|ollama"
+    r"|zip|apt|apt-get|brew|pip|python3?|tee|rsync|scp|ldd|readlink|realpath|ollama|sed|awk|less"
+    r"|more|wc|sort|logger|mail|column|read|mapfile|readarray|tr"
 )
 _REPEATING = {"xargs", "parallel", "find"}
 _TEXT = re.compile(
@@ -59,7 +39,7 @@ _TEXT = re.compile(
 )
 _PLAIN = re.compile(r"[\w./=:,+@%~\s-]+")
 _WINDOWS = re.compile(
-    r"(?:^|[\s\"=])[A-Za-z]:\\\w[\w .\\-]*(?:\\|\.gguf)|\.\\\S*quantize|\\\S*quantize\.exe|\s\^$"
+    r"(?:^|[\s\"=])([A-Za-z]:\\\w[\w .\\-]*(?:\\|\.gguf)|\.\\\S*quantize|\\\S*quantize\.exe|\s\^$)"
 )
 _OTHER_LANGUAGES = {
     ".bat": "a Windows batch file",
@@ -69,33 +49,72 @@ _OTHER_LANGUAGES = {
     ".ipynb": "a notebook",
     ".mk": "a makefile",
 }
+_SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"}
+_COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
 
 
-def read_script(source: ForeignText) -> tuple[Shell, list[QuantizeCall | UnreadCommand]]:
-    """The shell at the end of the script (or of a card's blocks), and the quantizer's commands."""
+def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+    """The quants of the script (or of a card's blocks), faults in ``notes``; none where it holds
+    no rules at all."""
     _check_language(source)
-    shell, found = Shell(), list[QuantizeCall | UnreadCommand]()
+    shell, quants, reached = Shell(), list[ForeignQuant](), set[int]()
     for start, part in _blocks(source) if is_card(source) else [(0, source)]:
         try:
-            script = parse_script(part, start)
+            shell.run(part, start)
         except RecipeError:
+            # In a card, `-m <your model>` of another command is no fault.
             if start == 0 or "quantize" in part.text[start:]:
                 raise
-            continue  # another command of a card, such as `-m <your model>`
-        for call in shell.calls(script):
-            found += _commands(source, call)
-    reached, variables = {one.offset for one in found}, dict(shell.variables)
-    for function in tuple(shell.uncalled.values()):
-        message = f"this command is in `{function.name}`, which the script does not call as such"
-        for call in shell.calls(function.body, "function"):
-            for one in _commands(source, call):
-                if one.offset not in reached:
-                    reached.add(one.offset)
-                    found.append(
-                        UnreadCommand(message, "write out the commands that it runs", one.offset)
-                    )
-    shell.variables = variables
-    return shell, found or list(_net(source))
+    uncalled = [f for f in shell.functions.values() if f.offset not in shell.called]
+    calls = [(call, "") for call in shell.calls]
+    calls += [(call, f.name) for f in uncalled for call in f.calls]
+    for call, function in calls:
+        try:
+            words = _arguments(source, call)
+            if words is None or (function and call.offset in reached):
+                continue
+            if function:
+                message = f"this command is in `{function}`, which the script does not call as such"
+                raise _fault(source, call, message, "write out the commands that it runs")
+            quants.append(QuantizeOptions(source, words, call.offset, notes).quant(name))
+        except RecipeError as error:
+            notes.problems += [p for p in error.problems if p not in notes.problems]
+        reached.add(call.offset)
+    return _named_apart(quants) if reached else _block(source, shell, name, notes)
+
+
+def _block(source: ForeignText, shell: Shell, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+    """The rules of the variable that holds some, of a script without a command."""
+    blocks = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.text}
+    block = blocks.get("custom") or (next(iter(blocks.values())) if len(blocks) == 1 else None)
+    for line in re.finditer(r"[ \t]*([^\s#]\S*).*", source.text):
+        named = _NAMING.fullmatch(line[1]) and (block or line[1] not in _PRINTING)
+        if _TEXT.search(line[0]) and not named:
+            message = "how this llama-quantize command is run is not computed"
+            notes.error(source.at(line.start(1)), message, "write it on a line of its own")
+    if block is None:
+        return ()
+    items = (item for line in rule_lines(block) for item in line.rstrip(",").split(","))
+    rules = read_rules(source, items, IK_LLAMA_CPP, notes)
+    return (ForeignQuant(name, rules, source.at(block.start), flavour=IK_LLAMA_CPP),)
+
+
+def _named_apart(quants: Sequence[ForeignQuant]) -> tuple[ForeignQuant, ...]:
+    """Several commands of one script are called after what they write; one that is there twice
+    (a retry, two branches) is one."""
+    distinct: dict[object, ForeignQuant] = {}
+    for q in quants:
+        rules = tuple((rule.pattern, rule.type) for rule in q.rules)
+        distinct.setdefault((q.output or q.at, q.type, q.imatrix, q.mixture, rules), q)
+    if len(distinct) < 2:
+        return tuple(distinct.values())
+    named, used = [], Counter[str]()
+    for q in distinct.values():
+        name = safe_name(Path(q.output).stem if q.output else q.type or q.name)
+        used[name.lower()] += 1
+        number = used[name.lower()]
+        named.append(replace(q, name=name if number == 1 else f"{name[:60]}-{number}"))
+    return tuple(named)
 
 
 def is_card(source: ForeignText) -> bool:
@@ -103,23 +122,6 @@ def is_card(source: ForeignText) -> bool:
     fences = re.search(r"^[ \t>]*(?:```|~~~)", source.text, re.MULTILINE)
     named = Path(source.file).suffix.lower()
     return named in (".md", ".markdown") or (named not in (".sh", ".bash") and bool(fences))
-
-
-def base_type_of(value: Value) -> str | None:
-    """The base type that the word names, by its name in any case or by the engine's number."""
-    if not isinstance(value, Spanned) or value.text.upper() == "COPY":
-        return None
-    if re.fullmatch(r"\d{1,3}", value.text):
-        return _NUMBERS.get(int(value.text))
-    try:
-        return ftype_by_name(value.text).name
-    except InputError:
-        return None
-
-
-_ALIASES = ("COPY", "Q3_K", "Q4_K", "Q5_K")
-# Where two share a number, llama.cpp's comes first.
-_NUMBERS = {f.file_type: f.name for f in reversed([*FTYPES.values()]) if f.name not in _ALIASES}
 
 
 def _check_language(source: ForeignText) -> None:
@@ -131,18 +133,15 @@ def _check_language(source: ForeignText) -> None:
     if re.match(r"#!.*\bpython", source.text):
         language = "a Python program"
     hint = "write its llama-quantize commands into a bash script, with / in the paths"
-    start = end = 0
-    for line in source.text.split("\n"):
-        start, end = end, end + len(line) + 1
-        if "quantize" not in line or re.match(r"\s*(?:#|rem\b|::)", line, re.IGNORECASE):
+    for line in re.finditer(r".*quantize.*", source.text):
+        found = _WINDOWS.search(line[0])
+        if not (language or found) or re.match(r"\s*(?:#|rem\b|::)", line[0], re.IGNORECASE):
             continue
-        if language is not None:
-            at = source.at(start)
-            raise RecipeError([at.problem(f"this is {language}: cook reads bash", hint=hint)])
-        if found := _WINDOWS.search(line):
-            at = source.at(start + found.start() + len(found[0]) - len(found[0].lstrip(' "=')))
+        message = f"this is {language}: cook reads bash"
+        if not language:
             message = "this is a command of Windows: bash takes its `\\` for something else"
-            raise RecipeError([at.problem(message, hint=hint)])
+        place = found.start(1) if found and not language else 0
+        raise RecipeError([source.at(line.start() + place).problem(message, hint=hint)])
     if language is not None:
         raise InputError(f"{source.file} is {language}: cook reads bash", hint=hint)
 
@@ -172,11 +171,6 @@ def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
         place += len(text)
 
 
-MAX_BLOCKS = 200
-_SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"}
-_COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
-
-
 def _blank(line: str) -> str:
     return " " * len(line.rstrip("\n")) + line[len(line.rstrip("\n")) :]
 
@@ -192,47 +186,41 @@ def _typed(lines: Sequence[str]) -> Iterator[str]:
         goes_on = shown and line.rstrip("\n").endswith("\\")
 
 
-def _text_of(word: Value) -> str:
-    return word.text if isinstance(word, Spanned) else word.tail
+def _fault(source: ForeignText, call: Call, message: str, hint: str) -> RecipeError:
+    return RecipeError([source.at(call.offset).problem(message, hint=hint)])
 
 
-def _commands(source: ForeignText, call: Call) -> list[QuantizeCall | UnreadCommand]:
-    """The call, if it is the quantizer's, as what it is."""
-    words = call.words
+def _arguments(source: ForeignText, call: Call) -> Sequence[Value] | None:
+    """What the quantizer is given, where the call is its; RecipeError where it is one that is not
+    computed."""
     start = _behind_program(source, call)
     if start is None:
-        return _commands_in_text(source, call)
-    before = [_text_of(word) for word in words[: start - 1]]
-    arguments = words[start:]
-    asks = {_text_of(word) for word in arguments} & {"--help", "-h", "--version"}
-    if (
-        not arguments
-        or asks
-        or any(map(_NAMING.fullmatch, before))
-        or before[:2] in (["command", "-v"],)
-    ):
-        return []
+        return _in_text(source, call)
+    before, arguments = [word.text for word in call.words[: start - 1]], call.words[start:]
+    asks = {word.text for word in arguments} & {"--help", "-h", "--version"}
+    names = any(map(_NAMING.fullmatch, before)) or before[:2] == ["command", "-v"]
+    if not arguments or asks or names:
+        return None
     if repeating := _REPEATING & set(before):
         message = f"what `{repeating.pop()}` gives to llama-quantize is known only when it runs"
-        return [UnreadCommand(message, "write one command for each file and type", call.offset)]
-    if "--entrypoint" in before[-1:] or _text_of(words[start - 1]).startswith("--entrypoint="):
+        raise _fault(source, call, message, "write one command for each file and type")
+    if "--entrypoint" in before[-1:] or call.words[start - 1].text.startswith("--entrypoint="):
         message = "which words of `--entrypoint` are llama-quantize's is not computed"
         hint = "write the command as it runs inside: llama-quantize [options] IN OUT TYPE"
-        return [UnreadCommand(message, hint, call.offset)]
-    return [QuantizeCall(arguments, call.offset)]
+        raise _fault(source, call, message, hint)
+    return arguments
 
 
 def _behind_program(source: ForeignText, call: Call) -> int | None:
     """The index of the first word behind the quantizer's name."""
-    contained = any(_text_of(word) in _CONTAINERS for word in call.words)
+    contained = any(word.text in _CONTAINERS for word in call.words)
     for at, word in enumerate(call.words):
-        text = _text_of(word)
-        name, rest = re.split(r"[/\\]", text)[-1], call.words[at + 1 :]
+        name, rest = re.split(r"[/\\]", word.text)[-1], call.words[at + 1 :]
         if _NAMES.fullmatch(name):
             return at + 1
-        if contained and text in ("--quantize", "-q") and (text != "-q" or _fits(rest)):
+        if contained and (word.text == "--quantize" or (word.text == "-q" and _fits(rest))):
             return at + 1
-        unknown = isinstance(word, Unknown) and not word.tail
+        unknown = isinstance(word, Unknown) and not word.text
         if (unknown or _LIKE_IT.fullmatch(name)) and _fits(rest):
             return at + 1
         if unknown and not at and rest and _NAMED_SO.match(source.text, call.offset):
@@ -243,46 +231,39 @@ def _behind_program(source: ForeignText, call: Call) -> int | None:
 def _fits(words: Sequence[Value]) -> bool:
     """Whether the words are what a quantizer is given: its options, files and a type."""
     at, telling = 0, False
-    while at < len(words) and (text := _text_of(words[at])).startswith("--"):
-        telling = telling or bool(_TELLING.fullmatch(text))
-        at += 1 if _BARE.fullmatch(text) else 2
+    while at < len(words) and (text := words[at].text).startswith("--"):
+        telling = telling or text in VALUED or text.endswith("-type")
+        at += 1 if text in BARE else 2
     files = words[at : at + 3]
     for place in (1, 2):
         if place < len(files) and base_type_of(files[place]) is not None:
-            return all(
-                isinstance(w, Unknown) or w.text.endswith((".gguf", ".bin")) for w in files[:place]
-            )
+            named = [word for word in files[:place] if isinstance(word, Spanned)]
+            return all(word.text.endswith((".gguf", ".bin")) for word in named)
     return telling and len(files) >= 2
 
 
-def _commands_in_text(source: ForeignText, call: Call) -> list[QuantizeCall | UnreadCommand]:
-    """Of a command that is given to a shell as a text."""
+def _in_text(source: ForeignText, call: Call) -> Sequence[Value] | None:
+    """Of a command that is given to another program as a text."""
     program, *rest = call.words
-    name = _text_of(program)
-    keeps = call.stdin is not None and (name == "tee" or (name == "cat" and call.writes))
+    name, into = program.text, call.into or ""
+    keeps = name in _PRINTING and (
+        into.endswith((".sh", ".bash")) or (call.stdin is not None and bool(into or name == "tee"))
+    )
     if _NAMING.fullmatch(name) and not keeps:
-        return []
-    if name == "eval" or (name in _SHELLS and "-c" in map(_text_of, rest)):
-        given = [w for w in rest if not _text_of(w).startswith("-c")]
+        return None
+    if name == "eval" or (name in _SHELLS and any(word.text == "-c" for word in rest)):
+        given = [word for word in rest if not word.text.startswith("-c")]
         if given and all(isinstance(w, Spanned) and _PLAIN.fullmatch(w.text) for w in given):
             pieces = [piece for w in given if isinstance(w, Spanned) for piece in w.words()]
-            return _commands(source, Call(tuple(pieces), call.offset)) if pieces else []
-    texts = [_text_of(w) for w in call.words if " " in _text_of(w)]
-    if keeps or name in _SHELLS | _CONTAINERS | _REPEATING:
-        piped = call.piped.words if call.piped else ()
-        texts += [_text_of(w) for w in (*piped, *([call.stdin] if call.stdin else ()))]
+            return _arguments(source, replace(call, words=tuple(pieces))) if pieces else None
+    texts = [word.text for word in call.words if " " in word.text]
+    texts += [call.stdin.text] if call.stdin else []
+    piped = call.piped
+    while piped is not None:
+        texts += [word.text for word in piped.words]
+        texts += [piped.stdin.text] if piped.stdin else []
+        piped = piped.piped
     if not any(map(_TEXT.search, texts)):
-        return []
+        return None
     message = f"a llama-quantize command in a text for `{name or '$...'}` is not computed"
-    return [UnreadCommand(message, "write the command itself on a line of its own", call.offset)]
-
-
-def _net(source: ForeignText) -> Iterator[UnreadCommand]:
-    """Lines that plainly hold a quantizer's command, where none was found."""
-    offset = 0
-    for line in source.text.split("\n"):
-        first = [*line.split(maxsplit=1), "#"][0]
-        if _TEXT.search(line) and first[0] != "#" and not _NAMING.fullmatch(first):
-            message = "how this llama-quantize command is run is not computed"
-            yield UnreadCommand(message, "write it on a line of its own", offset)
-        offset += len(line) + 1
+    raise _fault(source, call, message, "write the command itself on a line of its own")

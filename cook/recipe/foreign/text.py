@@ -1,7 +1,7 @@
 """Text that knows, character by character, where in a file it was read.
 
 What a script hands to an engine is put together from pieces of it: lines are dropped and
-joined, quotes removed. A fault in the result is still told at its line and column.
+joined, quotes removed. A fault in the result still has its line and column.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 from cook.documents.tree import Location
 from cook.errors import InputError
@@ -42,10 +43,6 @@ class ForeignText:
         """The text of line ``number`` (from 1), without its end."""
         end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
         return self.text[self._starts[number - 1] : end]
-
-    @property
-    def lines(self) -> int:
-        return len(self._starts)
 
     @property
     def whole(self) -> Spanned:
@@ -92,6 +89,11 @@ class Spanned:
         """Where it begins in the source; 0 for empty text."""
         return self.origin[0] if self.origin else 0
 
+    @property
+    def known(self) -> str:
+        """The text, which is known as a whole."""
+        return self.text
+
     def rstrip(self, chars: str) -> Spanned:
         return self[: len(self.text.rstrip(chars))]
 
@@ -127,6 +129,24 @@ class Spanned:
             parts += [self[end : match.start()], Spanned(by, place * len(by))]
             end = match.end()
         return joined([*parts, self[end:]])
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Text that only running a script would give, why, and where it starts (an offset).
+
+    ``text`` is what follows it in the same word and is known (``/llama-quantize`` of
+    ``$1/llama-quantize``). ``optional``: it may well be no word at all.
+    """
+
+    reason: str
+    start: int
+    text: str = ""
+    optional: bool = False
+    known: ClassVar[str] = ""
+
+
+Value = Spanned | Unknown
 
 
 def joined(parts: Iterable[Spanned]) -> Spanned:

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import RecipeError
-from cook.recipe.foreign.bash import parse_script
-from cook.recipe.foreign.shell import Shell
+from cook.recipe.foreign.bash import Shell
 from cook.recipe.foreign.text import ForeignText, Spanned
 
 BASH = shutil.which("bash")
@@ -116,7 +115,8 @@ def read_prints(script: str) -> list[str | None]:
     """What cook says that it prints; None for a word that it does not know."""
     shell = Shell()
     out: list[str | None] = []
-    for call in shell.calls(parse_script(ForeignText("x.sh", script))):
+    shell.run(ForeignText("x.sh", script))
+    for call in shell.calls:
         first, *rest = call.words
         if isinstance(first, Spanned) and first.text == "printf":
             out += [w.text if isinstance(w, Spanned) else None for w in rest[1:]] or [""]
@@ -177,7 +177,7 @@ def test_a_sample_with_another_block_is_what_bash_makes_of_it(
     script = head + opening + block + closing + pipeline.partition("./ik_llama.cpp")[0]
     shell = Shell()
     try:
-        list(shell.calls(parse_script(ForeignText("x.sh", script))))
+        shell.run(ForeignText("x.sh", script))
     except RecipeError:
         return
     value = shell.variables.get("custom")

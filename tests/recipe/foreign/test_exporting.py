@@ -13,7 +13,7 @@ from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign.exporting import export_quant
 from cook.recipe.foreign.format import Format
-from cook.recipe.foreign.importing import Wishes, import_recipe
+from cook.recipe.foreign.importing import import_recipe
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, resolve
 
@@ -34,7 +34,7 @@ def test_the_shipped_recipe_comes_back(
     model = ModelTensors(ling, "bailingmoe2") if with_model else None
     exported = export_quant(loaded, name, wanted, model)
     (tmp_path / "f").write_text(exported.text)
-    back = import_recipe(tmp_path / "f", Wishes(format=wanted, type=quant.ftype)).loaded
+    back = import_recipe(tmp_path / "f", format=wanted, type=quant.ftype).loaded
     found = resolve(ling, back.quants[0], IK_LLAMA_CPP, "bailingmoe2").types
     # What no rule of the script hits would be the mixture's: nothing may be left to it.
     assert dict(found) == dict(expected)
@@ -54,7 +54,7 @@ def test_llama_cpp_formats_come_back(
         model = ModelTensors(ling, "") if with_model else None
         text = export_quant(loaded, None, wanted, model).text
         (tmp_path / "f").write_text(text)
-        back = import_recipe(tmp_path / "f", Wishes(format=wanted, type="Q4_K_M")).loaded
+        back = import_recipe(tmp_path / "f", format=wanted, type="Q4_K_M").loaded
         assert dict(resolve(ling, back.quants[0], LLAMA_CPP, "").types) == dict(expected)
 
 
@@ -90,7 +90,7 @@ def test_with_tensors_every_format_says_it(recipe: Make, small: Tensors, tmp_pat
         (tmp_path / "f").write_text(
             export_quant(loaded, None, wanted, ModelTensors(small, "")).text
         )
-        back = import_recipe(tmp_path / "f", Wishes(format=wanted, type="Q4_0")).loaded
+        back = import_recipe(tmp_path / "f", format=wanted, type="Q4_0").loaded
         assert dict(resolve(small, back.quants[0], LLAMA_CPP, "").types) == expected
 
 

@@ -20,8 +20,7 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.foreign.exporting import export_quant
 from cook.recipe.foreign.format import Format
-from cook.recipe.foreign.importing import Wishes, import_recipe
-from cook.recipe.foreign.quants import format_of
+from cook.recipe.foreign.importing import format_of, import_recipe
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import resolve
@@ -72,7 +71,7 @@ def types_of(loaded: LoadedRecipe, tensors: Tensors, architecture: str = "") -> 
 def test_a_script_means_what_ik_reads(
     script: Path, model: Path | None, ling: Tensors, script_types: Reader
 ) -> None:
-    found = import_recipe(script, Wishes(model=model))
+    found = import_recipe(script, model=model)
     assert types_of(found.loaded, ling) == script_types(script, ling)
     assert found.loaded.recipe.engine == (IK_LLAMA_CPP,)
     assert found.loaded.recipe.imatrix is not None
@@ -92,11 +91,11 @@ def test_the_round_trip_keeps_every_type_of_ling(
     tmp_path: Path,
 ) -> None:
     model = LING_TSV if grouped else None
-    first = import_recipe(script, Wishes(model=model))
+    first = import_recipe(script, model=model)
     text = export_quant(first.loaded, None, wanted).text
     (tmp_path / "back").write_text(text)
     base = first.loaded.quants[0].ftype
-    again = import_recipe(tmp_path / "back", Wishes(format=wanted, type=base, model=model))
+    again = import_recipe(tmp_path / "back", format=wanted, type=base, model=model)
     assert types_of(again.loaded, ling) == script_types(script, ling)
     assert again.loaded.quants[0].ftype == base
 
@@ -112,7 +111,7 @@ def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
     assert types_of(found.loaded, tensors) == expected
     text = export_quant(found.loaded, None, wanted).text
     (tmp_path / "back").write_text(text)
-    again = import_recipe(tmp_path / "back", Wishes(format=wanted))
+    again = import_recipe(tmp_path / "back", format=wanted)
     assert types_of(again.loaded, tensors) == expected
     if wanted is Format.RECIPE:
         assert again.loaded.quants[0].ftype == found.loaded.quants[0].ftype
@@ -122,7 +121,7 @@ def test_a_tensor_type_file_goes_both_ways(ling: Tensors, tmp_path: Path) -> Non
     (tmp_path / "types.txt").write_text(
         "attn_v=Q8_0 ffn_down=q6_k\n  ^output\\.weight$=q6_K .*=q4_K"
     )
-    found = import_recipe(tmp_path / "types.txt", Wishes(type="q4_k_m"))
+    found = import_recipe(tmp_path / "types.txt", type="q4_k_m")
     assert found.format is Format.TENSOR_TYPE_FILE
     assert found.loaded.recipe.engine == ("llama.cpp",)
     types = types_of(found.loaded, ling)
@@ -130,7 +129,7 @@ def test_a_tensor_type_file_goes_both_ways(ling: Tensors, tmp_path: Path) -> Non
     assert types["blk.3.attn_output.weight"] == "q4_K"
     text = export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text
     (tmp_path / "back").write_text(text)
-    assert types_of(import_recipe(tmp_path / "back", Wishes(type="Q4_K_M")).loaded, ling) == types
+    assert types_of(import_recipe(tmp_path / "back", type="Q4_K_M").loaded, ling) == types
 
 
 def test_comments_stay_with_their_rules() -> None:
@@ -141,25 +140,25 @@ def test_comments_stay_with_their_rules() -> None:
 
 
 def test_groups_where_the_rules_say_what_they_say() -> None:
-    text = import_recipe(DATA / "make-quant-IQ1_KT.sh", Wishes(model=LING_TSV)).text
+    text = import_recipe(DATA / "make-quant-IQ1_KT.sh", model=LING_TSV).text
     for rule in ("attention: iq6_k", "dense_ffn: iq5_ks", "routed_experts: iq1_kt"):
         assert f"      - {rule}\n" in text
     assert "mixture" not in text
     # The block of IQ2_KL splits attention between two types: no group says that.
-    assert "- attention" not in import_recipe(SCRIPTS[2], Wishes(model=LING_TSV)).text
+    assert "- attention" not in import_recipe(SCRIPTS[2], model=LING_TSV).text
 
 
 def test_what_is_not_said_is_told() -> None:
     found = import_recipe(RECIPES[0])
     assert found.loaded.recipe.name == "GLM-4.7-Flash"
     assert [w.message for w in found.warnings] == ["no base type is named: Q8_0, as most rules say"]
-    assert import_recipe(RECIPES[0], Wishes(type="q6_k")).warnings == ()
+    assert import_recipe(RECIPES[0], type="q6_k").warnings == ()
 
 
 def fails(tmp_path: Path, text: str, name: str = "make.sh", **wishes: object) -> list[str]:
     (tmp_path / name).write_text(text)
     with pytest.raises(RecipeError) as caught:
-        import_recipe(tmp_path / name, Wishes(**wishes))  # type: ignore[arg-type]
+        import_recipe(tmp_path / name, **wishes)  # type: ignore[arg-type]
     return [f"{p.line}:{p.column}: {p.message}" for p in caught.value.problems]
 
 
@@ -331,7 +330,7 @@ def test_ik_itself_gives_these_types(script: Path, ik_engine: Any, tmp_path: Pat
 def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> None:
     listed = tmp_path / "types.txt"
     listed.write_text("ATTN_QKV=Q8_0\n^output\\.weight$=q6_K  ffn_down_exps=iq4_nl\n_EXPS=q4_k")
-    found = import_recipe(listed, Wishes(type="Q5_K_M"))
+    found = import_recipe(listed, type="Q5_K_M")
     types = dry_run(bundled, ["--tensor-type-file", str(listed)], "Q5_K_M", tmp_path)
     wanted = resolved(found.loaded, LLAMA_CPP)
     stated = {name: t for name, t in wanted.items() if t is not None}

@@ -84,9 +84,9 @@ def test_grouping_changes_no_type(pairs: list[tuple[str, str]]) -> None:
                 r.type
                 for r in found.rules
                 if (
-                    group_of(name) == r.selector
-                    if r.selector in frozenset(Group)
-                    else re.search(r.selector.removeprefix("re:"), name)
+                    group_of(name) == r.pattern
+                    if r.pattern in frozenset(Group)
+                    else re.search(r.pattern.removeprefix("re:"), name)
                 )
             ),
             None,

@@ -9,7 +9,8 @@ import pytest
 
 from cook.errors import InputError, RecipeError
 from cook.recipe.foreign.importing import import_recipe
-from cook.recipe.foreign.scripts import base_type_of
+from cook.recipe.foreign.quantize_options import base_type_of
+from cook.recipe.foreign.scripts import MAX_BLOCKS
 from cook.recipe.foreign.text import Spanned
 
 # What each gives is a line a quant, `name TYPE` with `+N` for rules and `~` for the recipe's
@@ -142,7 +143,32 @@ SCRIPTS: dict[str, tuple[str, str]] = {
     "a pipe into a shell": (
         'echo "./llama-quantize a.gguf b.gguf Q4_0" | tee log | bash\n'
         'echo "./llama-quantize a.gguf b.gguf Q4_0" | bash',
-        "2: a llama-quantize command in a text for `bash` is not computed",
+        "1: a llama-quantize command in a text for `bash` is not computed\n2: a llama-quantize",
+    ),
+    "a pipe into another program": (
+        'llama-quantize m.gguf a.gguf Q8_0\necho "./llama-quantize a.gguf b.gguf Q4_0" | at now',
+        "2: a llama-quantize command in a text for `at` is not computed",
+    ),
+    "a loop that prints commands": (
+        "for q in Q4_0 Q5_0; do\n  echo llama-quantize m.gguf o-$q.gguf $q\ndone | parallel -j2\n"
+        'for q in Q4_0; do echo "llama-quantize m.gguf o-$q.gguf $q"; done | qsub',
+        "4: a llama-quantize command in a text for `qsub` is not computed",
+    ),
+    "a here-document for another program": (
+        "sbatch <<EOF\n./llama-quantize m.gguf o.gguf Q4_K_M\nEOF",
+        "1: a llama-quantize command in a text for `sbatch` is not computed",
+    ),
+    "a script that prints a script": (
+        'echo "./llama-quantize m.gguf o.gguf Q4_K_M" >> job.sh\nllama-quantize m.gguf a.gguf Q8_0',
+        "1: a llama-quantize command in a text for `echo` is not computed",
+    ),
+    "a log of what runs": (
+        'echo "llama-quantize m.gguf a.gguf Q8_0" >> log\nllama-quantize m.gguf a.gguf Q8_0',
+        "x Q8_0",
+    ),
+    "a command that is only printed": (
+        'echo "./llama-quantize m.gguf o.gguf Q4_K_M"',
+        "1: how this llama-quantize command is run is not computed",
     ),
     "find": (
         "find . -name '*f16.gguf' -exec ./llama-quantize {} {}.q4.gguf Q4_0 \\;",
@@ -173,6 +199,41 @@ SCRIPTS: dict[str, tuple[str, str]] = {
     "a loop by arithmetic": (
         "A=(Q4_0 Q5_0)\nfor ((i=0; i<2; i++)); do\n  llama-quantize m.gguf m.gguf ${A[i]}\ndone",
         "3: the base type: not computed: the index `i` is not computed",
+    ),
+    "a loop by seq": (
+        "A=(Q4_0 Q5_0)\nfor i in $(seq 0 1); do\n  llama-quantize m.gguf m-$i.gguf ${A[$i]}\ndone",
+        "m-0 Q4_0\nm-1 Q5_0",
+    ),
+    "a loop that counts": (
+        "A=(Q4_0 Q5_0)\ni=0\nwhile [ $i -lt 2 ]; do\n  llama-quantize m.gguf m.gguf ${A[$i]}\n"
+        "  i=$((i+1))\ndone",
+        "4: the base type: not computed: the index `$i` is not computed",
+    ),
+    "a loop that counts in place": (
+        "A=(Q4_0 Q5_0)\ni=0\nuntil ((i == 2)); do\n  llama-quantize m.gguf m.gguf ${A[i]}\n"
+        "  ((i++))\ndone",
+        "4: the base type: not computed: the index `i` is not computed",
+    ),
+    "a loop that changes its type": (
+        "t=Q4_0\nwhile :; do\n  llama-quantize m.gguf m.gguf $t\n  t=Q5_0\ndone",
+        "3: the base type: not computed: it changes in the loop (line 2)",
+    ),
+    "a loop that changes its source": (
+        "i=0\nwhile :; do\n  llama-quantize m-$i.gguf o.gguf Q4_0\n  let i++\ndone",
+        "x Q4_0",
+    ),
+    "a loop that adds rules": (
+        "for f in *.gguf; do\n  R+=,a=q8_0\n  llama-quantize --custom-q a=q8_0$R $f Q4_0\ndone",
+        "1: what --custom-q is given is not known without running the script: it changes in the",
+    ),
+    "a loop with a type of its own": (
+        "while read -r f; do\n  T=Q4_0\n  llama-quantize $f m-$T.gguf $T\ndone < list",
+        "x Q4_0",
+    ),
+    "a loop over an array that is edited": (
+        'A=(m-Q4_0.gguf m-Q5_0.gguf)\nfor f in "${A[@]%.gguf}"; do llama-quantize m.gguf $f.gguf '
+        "${f#m-}; done",
+        "m-Q4_0 Q4_0\nm-Q5_0 Q5_0",
     ),
     "a script that writes a script": (
         "llama-quantize m.gguf a.gguf Q8_0\ncat > run.sh <<EOF\n"
@@ -206,6 +267,14 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         "q Q4_K_M --imatrix i.dat\nq Q8_0",
         "m-Q4_K_M Q4_K_M ~\nm-Q8_0 Q8_0",
     ),
+    "a variable for one call": (
+        "q() {\n  llama-quantize m.gguf m-$T.gguf $T\n}\nT=Q4_0 q\nT=Q8_0 q",
+        "m-Q4_0 Q4_0\nm-Q8_0 Q8_0",
+    ),
+    "a variable for one command is not for its words": (
+        "T=Q4_0 llama-quantize m.gguf m.gguf $T",
+        "1: the base type: not computed: the script does not set $T",
+    ),
     "a function that is not called as such": (
         "make_one() {\n  llama-quantize m.gguf m-$1.gguf $1\n}\nexport -f make_one\n"
         "parallel make_one ::: Q4_0 Q5_0",
@@ -220,6 +289,12 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         'if [ -f i.dat ]; then I="--imatrix i.dat"; fi\nllama-quantize $I m.gguf o.gguf Q4_K_M',
         "2: the options: not computed: it is assigned inside `if` (line 1)",
     ),
+    "flags that may be none": (
+        "llama-quantize $FLAGS in.gguf Q4_K_M",
+        "1: the options or the source: not computed: the script does not set $FLAGS",
+    ),
+    "a source in quotes": ('llama-quantize "$IN" out.gguf Q4_K_M', "x Q4_K_M"),
+    "an argument as the source": ("llama-quantize $1 out.gguf Q4_K_M", "x Q4_K_M"),
     "flags by :+": (
         'I=i.dat\nllama-quantize ${I:+--imatrix "$I"} m.gguf o.gguf Q4_K_M',
         "x Q4_K_M ~",
@@ -317,7 +392,7 @@ def test_a_script_gives_its_quants_or_its_error(idiom: str, tmp_path: Path) -> N
         "A=(a b)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40 + 'llama-quantize "${A[@]}"',
         "x=" + "a" * 1000 + "; for i in " + "a " * 20000 + "; do x+=$i; done",
         "x=" + "a" * 5000 + "; y=${x%%" + "*a" * 30 + "b}; llama-quantize $y",
-        "```\nquantize a\n```\n" * 5000,
+        "```\nquantize a\n```\n" * (MAX_BLOCKS + 1),
         "llama-quantize m.gguf o.gguf " + "a" * 400_000 + "{" + "b," * 200_000 + "}",
     ],
     ids=["substitutions", "loops", "functions", "arrays", "texts", "patterns", "blocks", "braces"],
