@@ -1,4 +1,4 @@
-"""A real dask cluster in processes of its own: what runs there, what is told before, what is left.
+"""A real dask cluster in processes of its own: what runs there, what is reported before, what is left.
 
 Its steps are sleeps; those of real engines are in tests/attacks/test_cluster.py.
 """
@@ -192,7 +192,7 @@ def test_who_leaves_takes_what_only_he_wanted(processes: Processes, tmp_path: Pa
     time.sleep(2.0)  # so that both have asked for it
     leaves.set()
     one.join()
-    until(lambda: len(naps()) == 1, "the one that nobody wants runs on", 8)
+    until(lambda: len(naps()) == 1, "the one that no client wants runs on", 8)
     other.join()
     assert found[0].result(both) == Text("both()")
     assert slept(diary) == {"own": 1, "both": 1}

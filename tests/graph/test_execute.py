@@ -305,7 +305,7 @@ def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: 
 
 @dataclass
 class Board:
-    """Which steps run now, and which ran beside which."""
+    """Which steps run now, and which ran at the same time."""
 
     running: set[str] = field(default_factory=set)
     beside: set[frozenset[str]] = field(default_factory=set)
@@ -395,8 +395,8 @@ def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
     sizes = {"large": 600, "larger": 700, "small": 200, "huge": 5000}
     steps = [Watched(word, board, 0.3, memory_bytes=size) for word, size in sizes.items()]
     outcomes = executor(tmp_path, jobs=4).run(steps)
-    assert len(outcomes.artifacts) == 4, "what never fits beside others runs alone"
-    assert set(board.order[:2]) == {"large", "small"}, "larger waits beside large"
+    assert len(outcomes.artifacts) == 4, "what never fits next to others runs alone"
+    assert set(board.order[:2]) == {"large", "small"}, "larger waits for large"
     assert not any({"huge"} & pair for pair in board.beside)
     assert frozenset({"large", "larger"}) not in board.beside
 

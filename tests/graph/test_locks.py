@@ -1,4 +1,4 @@
-"""One holder at a time; who waits is told, and death lets go."""
+"""One holder at a time; one that waits says so, and death releases."""
 
 from __future__ import annotations
 

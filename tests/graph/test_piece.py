@@ -33,8 +33,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def pieces(store: Store, anew: set[str] | None = None) -> Pieces:
-    return Pieces(store, Output(Mode.QUIET), anew)
+def pieces(store: Store, repeated: set[str] | None = None) -> Pieces:
+    return Pieces(store, Output(Mode.QUIET), repeated)
 
 
 def left(store: Store) -> list[Path]:
@@ -111,8 +111,8 @@ def test_what_is_damaged_is_made_again(store: Store) -> None:
 def test_anew_makes_each_once_more(store: Store) -> None:
     a = piece("a")
     pieces(store)([a], write)
-    anew: set[str] = set()
-    first, second = pieces(store, anew), pieces(store, anew)
+    repeated: set[str] = set()
+    first, second = pieces(store, repeated), pieces(store, repeated)
     first([a], write)
     second([a], never)
     assert (first.made, second.made) == ({a.key}, set())
