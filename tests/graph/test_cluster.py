@@ -1,4 +1,4 @@
-"""A real dask cluster in processes of its own: what runs there, what is reported before, what is left.
+"""A real dask cluster in processes of its own: what runs there, what is refused, what is left.
 
 Its steps are sleeps; those of real engines are in tests/attacks/test_cluster.py.
 """
