@@ -19,7 +19,12 @@ from cook.output import Mode, Output
 from cook.scoring.compare import START
 from cook.steps.phase import Phase
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("bundled")]
+
+
+@pytest.fixture(autouse=True)
+def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
 
 
 def recipe(folder: Path, quants: int) -> Path:
@@ -41,8 +46,7 @@ def recipe(folder: Path, quants: int) -> Path:
     return path
 
 
-def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+def test_an_empty_store(tmp_path: Path) -> None:
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
     kinds = Counter(step.kind for step in found.steps)
     assert kinds["trace"] == 1
@@ -57,13 +61,9 @@ def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.Monkey
 
 
 def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
-    tmp_path: Path,
-    bundled: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It said "about 0.0 s and 59 steps never timed here"."""
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(machine_pace, "memory_bytes_s", lambda: READ_BYTES_S)
     monkeypatch.setattr(machine_pace, "processor_flops", lambda: machine_pace.FLOPS)
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
@@ -98,12 +98,8 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
 
 
 def test_a_line_a_phase_and_with_steps_a_line_a_step(
-    tmp_path: Path,
-    bundled: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
     show_plan(found, Output(Mode.QUIET))
     assert len(capsys.readouterr().out.splitlines()) == len(found.phases)
@@ -116,11 +112,8 @@ def test_a_line_a_phase_and_with_steps_a_line_a_step(
     assert sum(p.steps for p in found.phases) == len(found.steps) + len(found.later_steps)
 
 
-def test_the_smallest_difference_falls_with_starts(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_difference_falls_with_starts(tmp_path: Path) -> None:
     """Two starts of one configuration differ by 0.8 %, whatever is dealt to them."""
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     found = {}
     for limit in (4, 8, 16):
         path = recipe(tmp_path, 2)
@@ -136,10 +129,7 @@ def test_the_smallest_difference_falls_with_starts(
         )
 
 
-def test_servers_with_layers_on_a_device_are_planned_in_turns(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+def test_servers_with_layers_on_a_device_are_planned_in_turns(tmp_path: Path) -> None:
     path = recipe(tmp_path, 6)
     document = json.loads(path.read_text())
     document["score"]["target"]["args"] = {"n_gpu_layers": 99}
@@ -149,10 +139,7 @@ def test_servers_with_layers_on_a_device_are_planned_in_turns(
     assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"
 
 
-def test_one_build_under_two_names_makes_nothing_twice(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+def test_one_build_under_two_names_makes_nothing_twice(tmp_path: Path, bundled: Any) -> None:
     twin = f"twin={Path(bundled.tool('quantize')).parent}"
     path = recipe(tmp_path, 2)
     both = plan(prepare(path, engines=["bundled", twin], plan_only=True))

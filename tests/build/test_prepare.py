@@ -18,7 +18,9 @@ from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.trace import TraceStep
 
-pytestmark = pytest.mark.engine
+Writer = Callable[..., Path]
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("bundled")]
 
 
 @pytest.fixture
@@ -39,15 +41,15 @@ def score(**more: Any) -> dict[str, Any]:
 
 
 SOURCE = {"source": "demo://draft-f16.gguf"}
+READY = {"name": "a", **SOURCE}
+Q8_0 = {"name": "A", "type": "Q8_0"}
 
 
 def names(prepared: Prepared) -> list[str]:
     return [c.name for c in prepared.layouts[0].grid]
 
 
-def test_every_draft_meets_every_setting_one_setting_at_a_time(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_every_draft_meets_every_setting_one_setting_at_a_time(recipe: Writer) -> None:
     path = recipe(
         model=SOURCE,
         include_source=True,
@@ -62,9 +64,7 @@ def test_every_draft_meets_every_setting_one_setting_at_a_time(
     ]
 
 
-def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(recipe: Writer) -> None:
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q4_K_M"}])
     draft = prepare(path).layouts[0].drafts[0]
     assert draft.predicted_tensor_bytes is not None
@@ -73,7 +73,7 @@ def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(
 
 
 def test_a_build_fetches_no_target_for_a_recipe_that_its_source_shows_to_be_wrong(
-    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+    recipe: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cook.build.locate.listing", None)
     quant = {"name": "A", "type": "Q8_0", "rules": [{"attn_q": "q8_K"}]}
@@ -84,19 +84,15 @@ def test_a_build_fetches_no_target_for_a_recipe_that_its_source_shows_to_be_wron
 
 
 def test_a_draft_of_another_vocabulary_is_refused_with_the_tokens(
-    recipe: Callable[..., Path], tmp_path: Path, bundled: Any, tiny_draft: Path
+    recipe: Writer, tmp_path: Path, tiny_draft: Path
 ) -> None:
     path = recipe(drafts=[{"name": "other", "source": str(tiny_draft)}], score=score())
     with pytest.raises(InputError, match=r"cannot draft for .*target-q8_0\.gguf"):
         prepare(path)
 
 
-def test_what_is_traced_is_what_servers_are_asked(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
-    path = recipe(
-        model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(method="replay")
-    )
+def test_what_is_traced_is_what_servers_are_asked(recipe: Writer) -> None:
+    path = recipe(model=SOURCE, quants=[Q8_0], score=score(method="replay"))
     layout = prepare(path).layouts[0]
     assert isinstance(layout.forecast.trace, TraceStep)
     traced = {p.id for p in layout.forecast.trace.prompts}
@@ -106,38 +102,35 @@ def test_what_is_traced_is_what_servers_are_asked(
     assert [p.half for p in asked].count("pick") == 4, "the floor's and a search's half"
 
 
-def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundled: Any) -> None:
-    quants = [{"name": "A", "type": "Q8_0"}]
+def test_rollouts_only_where_p_min_needs_them(recipe: Writer) -> None:
     for draft, steps in (({"n_max": 6}, 0), ({"n_max": 6, "p_min": [0.0, 0.5]}, 6)):
-        path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
+        path = recipe(model=SOURCE, quants=[Q8_0], score=score(method="replay", draft=draft))
         forecast = prepare(path).layouts[0].forecast
         assert forecast.drafts[0].replay.rollout_steps == steps
 
 
 def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(
-    recipe: Callable[..., Path], bundled: Any
+    recipe: Writer,
 ) -> None:
     draft = {"n_max": 2, "args": {"n_gpu_layers": 99}}
-    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(draft=draft))
+    path = recipe(model=SOURCE, quants=[Q8_0], score=score(draft=draft))
     assert any("score.baseline" in w for w in prepare(path).layouts[0].warnings)
 
 
-def test_an_engine_that_is_not_there(recipe: Callable[..., Path]) -> None:
-    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], engine="nobody")
+def test_an_engine_that_is_not_there(recipe: Writer) -> None:
+    path = recipe(model=SOURCE, quants=[Q8_0], engine="nobody")
     with pytest.raises(PrerequisiteError, match="nobody"):
         prepare(path)
 
 
-def test_arguments_that_the_server_lacks_are_told_before_anything_runs(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_arguments_that_the_server_lacks_are_told_before_anything_runs(recipe: Writer) -> None:
     for args, told in (
         ({"cache_type_k": "q6_0"}, "no KV cache of type q6_0"),
         ({"ubatch": 64}, "draft args: ubatch"),
     ):
         path = recipe(
             model=SOURCE,
-            quants=[{"name": "A", "type": "Q8_0"}],
+            quants=[Q8_0],
             score=score(draft={"n_max": 2, "args": args}),
         )
         with pytest.raises((InputError, PrerequisiteError), match=told):
@@ -145,7 +138,7 @@ def test_arguments_that_the_server_lacks_are_told_before_anything_runs(
 
 
 def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_runs(
-    recipe: Callable[..., Path], bundled: Any, tmp_path: Path
+    recipe: Writer, bundled: Any, tmp_path: Path
 ) -> None:
     entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
     write_gguf(Imatrix({"blk.0.attn_q.weight": entry}, (), 1, 512, "gguf"), tmp_path / "i.gguf")
@@ -160,25 +153,19 @@ def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_ru
     assert "iq2_s needs importance data that the imatrix lacks" in str(caught.value)
 
 
-def test_flags_that_replay_cannot_follow_are_told_before_anything_runs(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_flags_that_replay_cannot_follow_are_told_before_anything_runs(recipe: Writer) -> None:
     flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": ["--poll", "0"]}}
-    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
-    path = recipe(drafts=drafts, score=score(target=flagged))
+    path = recipe(drafts=[READY], score=score(target=flagged))
     with pytest.raises(PrerequisiteError, match="target: replay and timing cannot follow `--poll`"):
         prepare(path)
-    path = recipe(drafts=drafts, score=score(target=flagged, method="live"))
+    path = recipe(drafts=[READY], score=score(target=flagged, method="live"))
     assert prepare(path).layouts[0].grid
 
 
-def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(recipe: Writer) -> None:
     flags = ["--no-warmup", "--rope-freq-base", "9000"]
     flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": flags}}
-    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
-    prepared = prepare(recipe(drafts=drafts, score=score(target=flagged)))
+    prepared = prepare(recipe(drafts=[READY], score=score(target=flagged)))
     told = "`--no-warmup`: the server's alone; replay and timings go without"
     assert [w for w in prepared.warnings if told in w] == [f"target: {told}", f"draft: {told}"]
     forecast = prepared.layouts[0].forecast
@@ -189,45 +176,38 @@ def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(
 
 
 def test_the_longest_prompt_is_held_against_what_ends_the_server(
-    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+    recipe: Writer, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     monkeypatch.setattr(type(bundled), "check_prompts", lambda _, job, n: seen.append((job, n)))
-    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
-    prepared = prepare(recipe(drafts=drafts, score=score(context=4096, max_tokens=3000)))
+    prepared = prepare(recipe(drafts=[READY], score=score(context=4096, max_tokens=3000)))
     longest = max(len(p.text.encode()) for c in prepared.layouts[0].grid for p in c.live.prompts)
     assert longest + 1024 > 1096  # so that what is left of the context decides
     assert {(job.context, n) for job, n in seen} == {(4096, 1096)}
     assert {job.draft is None for job, _ in seen} == {True, False}
 
 
-def test_memory_is_that_of_a_draft_beside_its_target(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_memory_is_that_of_a_draft_beside_its_target(recipe: Writer) -> None:
     args = {"flash_attention": False, "ubatch": 128, "cache_type_k": "q8_0"}
     target = {"source": "demo://target-q8_0.gguf", "args": args}
-    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
-    memory = prepare(recipe(drafts=drafts, score=score(target=target))).layouts[0].drafts[0].memory
+    memory = prepare(recipe(drafts=[READY], score=score(target=target))).layouts[0].drafts[0].memory
     assert (memory.args.flash_attention, memory.args.ubatch) == (False, 128)
     assert memory.args.cache_type_k == "f16"
 
 
 def test_a_flag_that_this_version_s_library_lacks_is_told_before_anything_runs(
-    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+    recipe: Writer, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import cook.build.prepare
 
     older = parameter_names(locate(bundled)) - {"model.load_mode"}
     monkeypatch.setattr(cook.build.prepare, "parameter_names", lambda _: older)
     flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": ["-lm", "none"]}}
-    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
     with pytest.raises(PrerequisiteError, match=r"`-lm`: this engine's library has no model\.load"):
-        prepare(recipe(drafts=drafts, score=score(target=flagged)))
+        prepare(recipe(drafts=[READY], score=score(target=flagged)))
 
 
-def test_fewer_experts_are_drafts_that_share_a_quant(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_fewer_experts_are_drafts_that_share_a_quant(recipe: Writer) -> None:
     path = recipe(
         model=SOURCE,
         quants=[{"name": "A", "type": "Q8_0", "experts": [2, 1], "prune_layers": [[], 1]}],
@@ -258,9 +238,7 @@ def test_fewer_experts_are_drafts_that_share_a_quant(
     assert (args.cache_type_k, args.cache_type_v) == ("q8_0", "q5_1")
 
 
-def test_experts_that_a_model_has_not_are_told_at_their_quant(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_experts_that_a_model_has_not_are_told_at_their_quant(recipe: Writer) -> None:
     path = recipe(
         model=SOURCE,
         quants=[{"name": "A", "type": "Q8_0", "experts": [4, 2]}],
@@ -273,7 +251,7 @@ def test_experts_that_a_model_has_not_are_told_at_their_quant(
     assert "no layer 7" in told.value.problems[1].message
 
 
-def test_the_demo_tries_what_its_model_has(recipe: Callable[..., Path], bundled: Any) -> None:
+def test_the_demo_tries_what_its_model_has(recipe: Writer) -> None:
     path = recipe(
         model=SOURCE,
         quants=[{"name": "A", "type": "Q8_0", "experts": [8, 4, 1], "prune_layers": [[], 20]}],
@@ -285,9 +263,7 @@ def test_the_demo_tries_what_its_model_has(recipe: Callable[..., Path], bundled:
     assert "A experts=8" in told
 
 
-def test_output_heads_of_a_ready_draft_are_drafts_of_their_own(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_output_heads_of_a_ready_draft_are_drafts_of_their_own(recipe: Writer) -> None:
     heads = {"output": ["f16", "q6_K"], "experts": [2, 1]}
     path = recipe(drafts=[{"name": "a", "source": "demo://draft-f16.gguf", **heads}], score=score())
     (layout,) = prepare(path).layouts
@@ -308,23 +284,20 @@ def test_output_heads_of_a_ready_draft_are_drafts_of_their_own(
     assert fewer.inputs()["model"] is small.model, "made of the file with that head"
 
 
-def test_a_head_that_a_draft_cannot_have_is_told_at_its_place(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
-    ready = {"name": "a", "source": "demo://draft-f16.gguf"}
-    path = recipe(drafts=[{**ready, "output": ["q8_0", "iq2_xs"]}])
+def test_a_head_that_a_draft_cannot_have_is_told_at_its_place(recipe: Writer) -> None:
+    path = recipe(drafts=[{**READY, "output": ["q8_0", "iq2_xs"]}])
     with pytest.raises(RecipeError) as told:
         prepare(path)
     (problem,) = told.value.problems
     assert "a: iq2_xs needs importance data" in problem.message
     assert problem.column == path.read_text().index('"iq2_xs"') + 1
     with pytest.raises(PrerequisiteError, match=r"has no iq4_ks; ik_llama\.cpp has it"):
-        prepare(recipe(drafts=[{**ready, "output": "iq4_ks"}]))
+        prepare(recipe(drafts=[{**READY, "output": "iq4_ks"}]))
 
 
 @pytest.mark.ik
 def test_a_head_that_one_engine_cannot_make_is_left_out_there(
-    recipe: Callable[..., Path], bundled: Any, ik_engine: Any
+    recipe: Writer, ik_engine: Any
 ) -> None:
     ready = {"name": "a", "source": "demo://draft-f16.gguf", "output": ["q8_0", "iq4_ks"]}
     ik = f"ik={Path(ik_engine.facts.bin_dir).parent}"
@@ -337,11 +310,9 @@ def test_a_head_that_one_engine_cannot_make_is_left_out_there(
 
 
 @pytest.mark.ik
-def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
-    recipe: Callable[..., Path], bundled: Any, ik_engine: Any
-) -> None:
+def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(recipe: Writer, ik_engine: Any) -> None:
     path = recipe(
-        drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}],
+        drafts=[READY],
         score=score(max_tokens=64, draft={"n_max": 4, "context": [512, 1024]}),
     )
     ours = prepare(path).layouts[0]
@@ -354,20 +325,16 @@ def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
     assert short.model.key == long.model.key
     assert short.memory.context == 512
     replays = {d.replay.key for d in theirs.forecast.drafts}
-    curves = {d.curve for d in theirs.forecast.drafts}
+    curves = {d.curve.key for d in theirs.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
     live = {c.name: c.live for c in theirs.grid}
     assert live["a context=512 n_max=4"].draft_context == 512
     assert live["a context=512 n_max=4"].key != live["a context=1024 n_max=4"].key
 
 
-def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
+def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(recipe: Writer) -> None:
     draft = {"n_max": [2, 4], "after": ["ngram-mod", {"type": "ngram-map-k", "size_m": 12}]}
-    path = recipe(
-        drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}], score=score(draft=draft)
-    )
+    path = recipe(drafts=[READY], score=score(draft=draft))
     (layout,) = prepare(path).layouts
     names = ["a", "a after ngram-mod", "a after ngram-map-k size_m=12"]
     assert [d.name for d in layout.drafts] == names
@@ -375,7 +342,7 @@ def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
     assert alone.model is behind.model
     assert {step.key for step in alone.making()} == {step.key for step in behind.making()}
     replays = {d.replay.key for d in layout.forecast.drafts}
-    curves = {d.curve for d in layout.forecast.drafts}
+    curves = {d.curve.key for d in layout.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
     assert max(layout.forecast.verify.widths) > 12
     found = {c.name: c for c in layout.grid}
