@@ -7,6 +7,7 @@ that reads headers reads it, engines included, and it takes no more disk than th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from cook.errors import InputError
@@ -41,13 +42,10 @@ def stand_in(listing: Listing, files: Sequence[HubFile], retry: Retry = PATIENT)
     counts = [
         min(FIRST_BYTES if i == 0 else OTHER_BYTES, f.size_bytes) for i, f in enumerate(files)
     ]
-    if not all(_whole(p, f) for p, f in zip(paths, files, strict=True)):
+    sizes = [path.stat().st_size if path.is_file() else None for path in paths]
+    if sizes != [file.size_bytes for file in files]:
         _read(listing, files, paths, counts, retry)
     return paths[0]
-
-
-def _whole(path: Path, file: HubFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes
 
 
 def _read(
@@ -61,7 +59,10 @@ def _read(
     while True:
         for path, file, count in zip(paths, files, counts, strict=True):
             if not path.is_symlink() and (not path.exists() or path.stat().st_size < count):
-                _start(listing, file, path, count, retry)
+                what = f"hf://{listing.ref.repo}/{file.path}"
+                data = retry.run(what, partial(_first_bytes, listing, file, count))
+                with atomic_write(path) as whole:
+                    whole.write(data)
         try:
             read_gguf(paths[0], complete=False)
             break
@@ -77,14 +78,7 @@ def _read(
                 stream.truncate(file.size_bytes)
 
 
-def _start(listing: Listing, file: HubFile, path: Path, count: int, retry: Retry) -> None:
-    """The first ``count`` bytes of ``file`` as ``path``, whole or absent."""
-    data = retry.run(f"hf://{listing.ref.repo}/{file.path}", lambda: _range(listing, file, count))
-    with atomic_write(path) as whole:
-        whole.write(data)
-
-
-def _range(listing: Listing, file: HubFile, count: int) -> bytes:
+def _first_bytes(listing: Listing, file: HubFile, count: int) -> bytes:
     from huggingface_hub import get_session
     from huggingface_hub.utils._http import hf_raise_for_status
 
