@@ -28,7 +28,7 @@ ROOMS = {
     "score_url": 229,
     "search": 2_514,
     "build": 6_988,
-    "hub": 1_651,
+    "hub": 1_618,
     "logs": 1_304,
     "report": 4_761,
     "steps": 4_498,
