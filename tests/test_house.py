@@ -30,7 +30,7 @@ ROOMS = {
     "build": 6_988,
     "hub": 1_618,
     "logs": 1_304,
-    "report": 4_761,
+    "report": 4_757,
     "steps": 4_498,
     "scoring": 3_990,
     "record": 1_500,

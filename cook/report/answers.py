@@ -97,12 +97,8 @@ def _use(record: Record) -> Iterator[Fact]:
         length = f"{winner.settings.n_max}"
         if record.pick.within:
             others = [str(n) for n in lengths_that_would_do(record, winner)]
-            near = f"within {100 * record.pick.margin:g}% of the best"
-            length += (
-                f"; {named(others, 8)} may also be {near}"
-                if others
-                else (f"; no other length is {near}")
-            )
+            which = f"{named(others, 8)} may also be" if others else "no other length is"
+            length += f"; {which} within {100 * record.pick.margin:g}% of the best"
         yield Fact("draft length", length)
 
 
