@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,8 +127,8 @@ class MixTable:
     nll: Floats
     kld: Floats
 
-    def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> list[Replies]:
-        return [self.replies(mix).on(prompts) for mix in mixes]
+    def __call__(self, mix: Mix, prompts: tuple[str, ...]) -> Replies:
+        return self.replies(mix).on(prompts)
 
     def replies(self, mix: Mix) -> Replies:
         """Of one mix, on all prompts."""
@@ -178,7 +178,7 @@ def make(family: str, jobs: int) -> None:
     to = table_of(family)
     request = SearchRequest(recipe, 1 << 40, to, types=TYPES, threads=1)
     job = SearchJob.of(request, prepare(recipe, threads=1, output=output))
-    ids = (*(name for share in job.rounds for name in share), *job.verdict)
+    ids = (*job.prompts, *job.verdict)
     space = tied(job.space, asked.by_layer)
     mixes = all_mixes(space)
     found: list[Replies] = []
@@ -186,7 +186,8 @@ def make(family: str, jobs: int) -> None:
         replays = Replays(job.deployed, space, run)
         replays.prepare()
         for first in range(0, len(mixes), AT_ONCE):
-            found += replays(mixes[first : first + AT_ONCE], ids)
+            files = map(replays.file_of, map(space.tensor_types, mixes[first : first + AT_ONCE]))
+            found += replays.of_files([*files], ids)
             output.say(f"{len(found)} of {len(mixes)} mixes")
     tensors = [(tie.group, tie.layer, t.name, t.shape) for tie in space.ties for t in tie.tensors]
     # Sums over a reply to four digits: half the bytes, and no search can tell.

@@ -61,7 +61,6 @@ def span(
             type=type_name,
             size_bytes=int(elements * bpw / 8),
             source="replay",
-            seconds=elements * bpw / 8 * 1e-10,
             kld=Effect(kld * (8.5 - bpw) / 4, about(kld * (8.5 - bpw) / 4, 0.0005)),
             acceptance=Effect(-kld * (8.5 - bpw), about(-kld * (8.5 - bpw), 0.004)),
             acceptance_length=Effect(-3 * kld * (8.5 - bpw), about(-3 * kld * (8.5 - bpw), 0.012)),
@@ -104,7 +103,6 @@ def search_record() -> SearchRecord:
             acceptance_length=2.9 - 0.3 / (n + 1),
             decode_speed=450.0 - 12 * n,
             replayed=replayed(2.9 - 0.28 / (n + 1), 0.08 / (n + 1)) if n % 3 == 2 else None,
-            replayed_length=about(2.9 - 0.28 / (n + 1), 0.05) if n % 3 == 2 else None,
         )
         for n in range(9)
     )
@@ -117,13 +115,11 @@ def search_record() -> SearchRecord:
         engine="bundled",
         identity=EngineIdentity(Flavour.LLAMA_CPP, "b1 (abc)", "abc", "sha256:0"),
         recipe="demo",
-        recipe_sha256="0" * 64,
         recipe_text="version: 1\n",
         quant="Q4_K_M",
         demo=True,
         target="target.gguf",
         prompts=PromptParts(("c1", "c2"), ("s1", "s2", "s3"), ("v1", "v2", "v3")),
-        prompts_sha256="1" * 64,
         aim=SearchAim(
             maximize=Objective.ACCEPTANCE_LENGTH,
             max_bytes=1_900_000,
@@ -135,7 +131,6 @@ def search_record() -> SearchRecord:
             confidence=0.95,
             margin=0.01,
         ),
-        reference="every span in q8_0",
         reference_bytes=4_356_250,
         spans=(whole(), *(span(*row) for row in SPANS)),
         evaluations=(
@@ -149,7 +144,6 @@ def search_record() -> SearchRecord:
                 3_989_063,
                 replayed(2.4, 0.2, 20),
                 0.8,
-                "chance of being best below 0.05 after 20 prompts",
             ),
             EvaluatedMix(
                 "candidate",
@@ -164,7 +158,6 @@ def search_record() -> SearchRecord:
         decode=DecodeLaw(0.00011, {"q8_0": 1e-10, "q4_K": 1.1e-10}, 1e-10, 8, 3, 0.012, 0.021),
         allocation=AllocationBound(1_900_000, 1_890_000, 0.0512, 0.0511, 0.002),
         front=front,
-        enough_bytes=2_500_000,
         finalists=(
             finalist("Q4_K_M", "given", 2.74, None),
             finalist("IQ3_M", "engine", 2.66, -0.08),

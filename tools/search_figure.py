@@ -1,8 +1,8 @@
 """The picture docs/images/search-contests.svg: what searches find at many sizes, and their rivals.
 
-``python -m tools.search_figure`` searches the tables of :mod:`bench.mix_table` anew, a minute or
-two. Lengths are of every prompt of a table, each of a search that did not see it. What it prints
-is what the picture shows in words.
+``python -m tools.search_figure`` searches the tables of :mod:`bench.mix_table`, a minute or two.
+Lengths are of every prompt of a table, each of a search that did not see it. What it prints is what
+the picture shows in words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.search_contests import HAND, SIZES, by_hand, contests, tables
 from cook.report.canvas import Named, Plot, Sheet, svg_file
 
 IMAGE = Path(__file__).resolve().parent.parent / "docs" / "images" / "search-contests.svg"
-LINES = {"found": "found", "kld": "least KLD", "perplexity": "least perplexity"}
+LINES = {"found": "found: least KLD", "perplexity": "least perplexity"}
 TITLES = {"demo": "demo: a mixture of experts", "dense": "a dense model made of it"}
 MIB = 1 << 20
 Points = list[tuple[float, float]]
@@ -64,8 +64,8 @@ def contests_plot(panels: Sequence[Panel]) -> Plot:
             title = "tokens a cycle" if place == 1 else ""
             axes = sheet.axes("at most, MiB", title, place=(1, len(panels), place))
             axes.set_title(TITLES[one.family])
-            for index, (name, told) in enumerate(LINES.items()):
-                sheet.line(axes, index, one.lines[name], told, strong=name == "found")
+            for index, (name, label) in enumerate(LINES.items()):
+                sheet.line(axes, index, one.lines[name], label, strong=name == "found")
             for x, y in one.by_hand.values():
                 sheet.point(axes, x, y, sheet.colour("ink"), live=False)
             axes.margins(x=0.1, y=0.08)

@@ -42,7 +42,6 @@ def command(
         metavar="FILE",
     ),
     explain: bool = opt.flag("--explain", "Show which groups earn their bits, a line each."),
-    seed: int = opt.option("--seed", "Of what the refinement draws by lot.", min=0, default=0),
     output: Path | None = opt.option(
         "--output", "The recipe to write. Absent: NAME-searched.yaml.", "-o", metavar="FILE"
     ),
@@ -56,10 +55,9 @@ def command(
 ) -> None:
     """Find the mix of types that the target accepts most of, in files of a size.
 
-    Every group of tensors is tried in other types and replayed on what the target says; the best
-    mix is allocated, replayed whole and refined. The verdict is from prompts that the search did
-    not see: the mix stands against the recipe's own quants and the engine's mixtures, and is
-    better, or a tie. What was evaluated is kept: the same command again goes on.
+    Types of tensor groups are replayed on what the target says, and the best mix is allocated by
+    what each costs. On prompts that the search did not see it stands against the recipe's quants
+    and the engine's mixtures: better, or a tie. The same command continues an interrupted search.
 
     Examples:
 
@@ -85,7 +83,6 @@ def command(
         demo=demo,
         jobs=jobs,
         threads=threads,
-        seed=seed,
         unsafe_args=allow_unsafe_args,
         replaces=force,
     )

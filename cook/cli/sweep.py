@@ -44,7 +44,8 @@ def command(
       cook sweep pipelines/nightly.yaml --cell qwen3-0.6b-dense-bundled --out night
       cook sweep pipelines/nightly.yaml --report night --out report
     """
-    from cook.nightly.tonight import NightRequest, tonight
+    from cook.nightly.cells import NightRequest
+    from cook.nightly.tonight import tonight
 
     request = NightRequest(
         pipeline=pipeline,

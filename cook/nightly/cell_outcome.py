@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 
 from cook.errors import GateError, InputError
@@ -16,9 +15,6 @@ SCHEMA_VERSION = 2
 HINT = "`cook sweep` writes it again when it runs the cell"
 FILE = "cell.json"
 RECORD = "record.json"
-REGRESSION_EXIT = GateError.exit_code
-MAX_FILES = 100_000
-"""Directory entries looked at before a tree is called no set of cells."""
 
 
 class CellStatus(StrEnum):
@@ -70,8 +66,7 @@ def read_outcomes(directories: Iterable[Path]) -> tuple[CellOutcome, ...]:
     for directory in directories:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such folder")
-        entries = islice(directory.rglob("*"), MAX_FILES)
-        for path in sorted(p for p in entries if p.name == FILE and p.is_file()):
+        for path in sorted(directory.rglob(FILE)):
             outcome = read_versioned(path, CellOutcome, SCHEMA_VERSION, "cell", HINT)
             if outcome.cell not in found or outcome.created > found[outcome.cell].created:
                 found[outcome.cell] = outcome
@@ -81,4 +76,5 @@ def read_outcomes(directories: Iterable[Path]) -> tuple[CellOutcome, ...]:
 def worst(outcomes: Iterable[CellOutcome]) -> int:
     """The exit status of a whole night: a regression before a failure before all well."""
     codes = {o.exit_code for o in outcomes}
-    return REGRESSION_EXIT if REGRESSION_EXIT in codes else max(codes, default=0)
+    worse = GateError.exit_code
+    return worse if worse in codes else max(codes, default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,18 +12,19 @@ from typing import Any
 from cook.build.plan import State, plan
 from cook.build.prepare import Prepared, prepare
 from cook.build.run import Built, build, raise_for
-from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
-from cook.graph.step import Step
-from cook.nightly.cell_outcome import (
-    RECORD,
-    REGRESSION_EXIT,
-    CellOutcome,
-    CellStatus,
-    write_outcome,
+from cook.errors import (
+    CookError,
+    GateError,
+    InputError,
+    Interrupted,
+    PrerequisiteError,
+    StepError,
 )
+from cook.graph.step import Step
+from cook.nightly.cell_outcome import RECORD, CellOutcome, CellStatus, write_outcome
 from cook.nightly.gates import judge
 from cook.nightly.history import append, read_history
-from cook.nightly.night import Night, Series, night_of
+from cook.nightly.night import Night, night_of
 from cook.nightly.pipeline import Cell, LoadedPipeline
 from cook.output import Output
 from cook.paths import cook_home
@@ -34,6 +35,34 @@ from cook.units import duration
 TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"
 MAX_REASON = 160
 """Characters of a failure on a summary line; all of it is in the report."""
+
+
+@dataclass(frozen=True)
+class NightRequest:
+    """The command line of ``cook sweep``; at most one of ``plan`` to ``all_cells``.
+
+    ``into``: where records and reports go; ``verbose``: what the builds print is shown as well.
+    """
+
+    pipeline: Path
+    plan: bool = False
+    cell: str | None = None
+    report: tuple[Path, ...] = ()
+    accept: str | None = None
+    all_cells: bool = False
+    into: Path | None = None
+    verbose: bool = False
+    jobs: int = 1
+    threads: int | None = None
+    scheduler: str | None = None
+    unsafe_args: bool = False
+
+    def __post_init__(self) -> None:
+        names = ("--plan", "--cell", "--report", "--accept", "--all")
+        values = (self.plan, self.cell, self.report, self.accept, self.all_cells)
+        named = [name for name, value in zip(names, values, strict=True) if value]
+        if len(named) > 1:
+            raise InputError(f"{' and '.join(named)} cannot be asked together")
 
 
 @dataclass(frozen=True)
@@ -89,40 +118,37 @@ def _prepared(cell: Cell, **options: Any) -> Prepared:
 def run_cell(
     loaded: LoadedPipeline,
     cell: Cell,
+    request: NightRequest,
     output: Output,
-    *,
-    jobs: int = 1,
-    threads: int | None = None,
-    scheduler: str | None = None,
-    into: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> CellOutcome:
-    """One cell's night: its outcome, which is also written with the record under ``into``.
+    """One cell's night: its outcome, which is also written with the record.
 
     A failure of the cell is in the outcome, not raised; only an interruption is. ``say`` is given a
     line when the cell starts and at each phase of its build. The accepted night's pick always runs
     live again.
     """
     started = time.monotonic()
-    directory = into or kept_in(loaded)
-    said: set[str] = set()
+    directory = request.into or cook_home() / "sweeps" / loaded.pipeline.name
+    phases: set[str] = set()
 
     def watch(step: Step[Any]) -> None:
-        if step.phase not in said:
-            said.add(step.phase)
+        if step.phase not in phases:
+            phases.add(step.phase)
             say(f"{cell.name}: {step.phase}, after {duration(time.monotonic() - started)}")
 
     say(f"{cell.name}: started")
-    outcome: CellOutcome
     try:
-        prepared = _prepared(cell, threads=threads, output=output)
-        before = read_history(loaded.history).reference(_series(cell, prepared))
+        prepared = _prepared(cell, threads=request.threads, output=output)
+        engines = "+".join(layout.engine.name for layout in prepared.layouts)
+        series = (cell.name, prepared.loaded.sha256, engines, machine().digest)
+        before = read_history(loaded.history).reference(series)
         built = build(
             prepared,
             output,
-            jobs=jobs,
-            threads=threads,
-            scheduler=scheduler,
+            jobs=request.jobs,
+            threads=request.threads,
+            scheduler=request.scheduler,
             remeasure=True,
             again=before.accepted.pick if before is not None else None,
             reference=loaded.reference(cell),
@@ -146,17 +172,6 @@ def run_cell(
     return outcome
 
 
-def kept_in(loaded: LoadedPipeline) -> Path:
-    """Where the cells of a pipeline leave their outcomes without ``--out``."""
-    return cook_home() / "sweeps" / loaded.pipeline.name
-
-
-def _series(cell: Cell, prepared: Prepared) -> Series:
-    """The series that the night of this build will belong to."""
-    engines = "+".join(layout.engine.name for layout in prepared.layouts)
-    return cell.name, prepared.loaded.sha256, engines, machine().digest
-
-
 def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> CellOutcome:
     """Judge tonight against the accepted night and append it to the history."""
     night, history = night_of(built.record, cell.name), read_history(loaded.history)
@@ -174,7 +189,7 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     append(loaded.history, night.judged((error.message,) if error else (), regressions))
     status, exit_code, verdict = CellStatus.OK, 0, "ok"
     if worse:
-        status, exit_code = CellStatus.REGRESSION, REGRESSION_EXIT
+        status, exit_code = CellStatus.REGRESSION, GateError.exit_code
         more = f" and {len(worse) - 1} more" if worse[1:] else ""
         verdict = f"REGRESSION: {regressions[0]}: {worse[0].text}{more}"
     elif error is not None:
@@ -186,11 +201,11 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     seconds = time.monotonic() - started
     against = accepted.created if accepted else None
     compared = f"against {against}" if against else "first night"
-    parts = (verdict, *_pick(built.record), compared, duration(seconds) or "")
+    parts = (verdict, _pick(built.record), compared, duration(seconds))
     return _outcome(
         cell,
         status,
-        "; ".join(parts),
+        "; ".join(part for part in parts if part),
         created=night.created,
         exit_code=exit_code,
         seconds=seconds,
@@ -204,16 +219,17 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     )
 
 
-def _pick(record: Record) -> Iterator[str]:
+def _pick(record: Record) -> str | None:
     """The pick with its figures."""
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
-    if winner is not None:
-        text = f"pick {winner.name}"
-        if winner.speedup is not None and winner.draft is not None:
-            text += f" {winner.speedup:.2f}x as fast as no draft end to end"
-        if winner.live is not None and (rate := winner.live.acceptance_rate) is not None:
-            text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
-        yield text
+    if winner is None:
+        return None
+    text = f"pick {winner.name}"
+    if winner.speedup is not None and winner.draft is not None:
+        text += f" {winner.speedup:.2f}x as fast as no draft end to end"
+    if winner.live is not None and (rate := winner.live.acceptance_rate) is not None:
+        text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
+    return text
 
 
 def fresh(cell: Cell, night: Night) -> CellOutcome:

@@ -166,28 +166,18 @@ def _acceptance(
     old, new = pair
     if new is None or reason is not None:
         return _skipped(gate, name, reason or "not run tonight")
-    texts = [one.texts if isinstance(one, ReplayedPrompts) else () for one in (old, new)]
-    if not all(texts):
-        texts = [
-            ("" if same_build else night,) * len(one.ids)
-            for one, night in ((old, "then"), (new, "now"))
-        ]
-    before, after = (
-        dict(
-            zip(
-                zip(one.ids, of, strict=True),
-                zip(one.drafted, one.accepted, strict=True),
-                strict=True,
-            )
-        )
-        for one, of in zip((old, new), texts, strict=True)
-    )
-    alike = [key for key in before if key in after]
+    digests = [one.texts if isinstance(one, ReplayedPrompts) else () for one in pair]
+    replies = []
+    for one, texts in zip((old, new), digests, strict=True):
+        names = zip(one.ids, texts, strict=True) if all(digests) else one.ids
+        replies.append(dict(zip(names, zip(one.drafted, one.accepted, strict=True), strict=True)))
+    before, after = replies
+    alike = [key for key in before if key in after] if all(digests) or same_build else []
     if len(alike) < min(FEWEST_TEXTS, len(before)):
         known = f"{len(alike)} of {len(before)} replies are known to be the same text"
         return _skipped(gate, name, f"{known}, {FEWEST_TEXTS} are needed")
     rates = []
-    for counts in (before, after):
+    for counts in replies:
         drafted, accepted = (sum(counts[key][part] or 0 for key in alike) for part in (0, 1))
         if not drafted:
             return _skipped(gate, name, "a night without a drafted token")

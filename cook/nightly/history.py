@@ -18,7 +18,7 @@ from cook.graph.locks import file_lock
 from cook.nightly.night import VERSION, Night, Series, columns_fault
 from cook.record.versioned import adapter_of, json_values
 
-MAX_BYTES, MAX_LINE_BYTES = 64 << 20, 8 << 20
+MAX_BYTES = 64 << 20
 POOLED = 7
 """Good nights that are pooled, first and last."""
 
@@ -99,8 +99,6 @@ def read_history(path: Path) -> History:
 def append(path: Path, night: Night) -> None:
     """Add ``night`` as one line, durably; compact the file when it has grown too large."""
     line = _line(night)
-    if len(line) > MAX_LINE_BYTES:
-        raise InputError(f"{path}: a night of {len(line) >> 20} MiB is too large for the history")
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_name(f".{path.name}.lock")):
         with path.open("ab+") as stream:
@@ -139,8 +137,6 @@ def _read_line(line: bytes) -> Night | str:
     """The night on a line, or why there is none."""
     from pydantic import ValidationError
 
-    if len(line) > MAX_LINE_BYTES:
-        return "longer than any night"
     try:
         document = strict_json.loads(line)
     except ValueError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from cook.errors import CookError, GateError, InputError, StepError
+from cook.errors import CookError, GateError, StepError
 from cook.files import atomic_write
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellOutcome, read_outcomes, worst
+from cook.nightly.cells import NightRequest
 from cook.nightly.history import accept
 from cook.nightly.junit import junit
 from cook.nightly.pipeline import LoadedPipeline, load_pipeline
@@ -20,34 +20,6 @@ from cook.units import plural
 
 SUMMARY = "summary.md"
 JUNIT = "junit.xml"
-
-
-@dataclass(frozen=True)
-class NightRequest:
-    """The command line of ``cook sweep``; at most one of ``plan`` to ``all_cells``.
-
-    ``into``: where records and reports go; ``verbose``: what the builds print is shown as well.
-    """
-
-    pipeline: Path
-    plan: bool = False
-    cell: str | None = None
-    report: tuple[Path, ...] = ()
-    accept: str | None = None
-    all_cells: bool = False
-    into: Path | None = None
-    verbose: bool = False
-    jobs: int = 1
-    threads: int | None = None
-    scheduler: str | None = None
-    unsafe_args: bool = False
-
-    def __post_init__(self) -> None:
-        names = ("--plan", "--cell", "--report", "--accept", "--all")
-        values = (self.plan, self.cell, self.report, self.accept, self.all_cells)
-        named = [name for name, value in zip(names, values, strict=True) if value]
-        if len(named) > 1:
-            raise InputError(f"{' and '.join(named)} cannot be asked together")
 
 
 def tonight(request: NightRequest, output: Output) -> None:
@@ -127,16 +99,7 @@ def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
         if d.reason is None and d.last is not None:
             outcome = cells.fresh(d.cell, d.last)
         else:
-            outcome = cells.run_cell(
-                loaded,
-                d.cell,
-                silent,
-                jobs=request.jobs,
-                threads=request.threads,
-                scheduler=request.scheduler,
-                into=request.into,
-                say=output.say,
-            )
+            outcome = cells.run_cell(loaded, d.cell, request, silent, output.say)
         line = f"{outcome.cell}: {outcome.summary}"
         output.say(line) if output.mode is Mode.JSON else output.data(line)
         if outcome.power is not None:

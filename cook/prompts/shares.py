@@ -1,4 +1,4 @@
-"""Prompts dealt into the shares that replay needs: halves, and the rounds of a race."""
+"""Prompts dealt into two halves: one to choose on, one to report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from cook.errors import InputError
-from cook.prompts.prompt_set import Half, Prompt, PromptSet, select
+from cook.prompts.prompt_set import Half, PromptSet
 
 
 def in_halves(prompts: PromptSet) -> PromptSet:
@@ -36,24 +36,3 @@ def in_halves(prompts: PromptSet) -> PromptSet:
         surplus[category] -= 2 * sign
     changed = tuple(dealt)
     return prompts if changed == prompts.prompts else replace(prompts, prompts=changed)
-
-
-def race_shares(prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
-    """Prompt ids of each round: the half to choose on in growing shares, then the other half.
-
-    Every share has its part of every category, whatever their order in the set.
-    """
-    picking = replace(prompts, prompts=_half(prompts, "pick"))
-    count = len(picking.prompts)
-    rounds: list[tuple[str, ...]] = []
-    dealt: set[str] = set()
-    for most in (-(-count // 4), -(-count // 2), count):
-        share = tuple(p.id for p in select(picking, most).prompts if p.id not in dealt)
-        rounds.append(share)
-        dealt |= set(share)
-    rounds.append(tuple(p.id for p in _half(prompts, "report")))
-    return tuple(share for share in rounds if share)
-
-
-def _half(prompts: PromptSet, half: str) -> tuple[Prompt, ...]:
-    return tuple(p for p in prompts.prompts if p.half == half)

@@ -25,9 +25,9 @@ CostSource = Literal["replay", "csv", "inherited"]
 """Where a cost comes from: replayed here, read from a published table, or taken from the curve of
 its kin: other types of the span, and, in proportion to elements, the wider span that it was split
 from."""
-Purpose = Literal["reference", "sensitivity", "fit", "held_out", "candidate", "repair", "final"]
-"""Why a mix was replayed: as what others are compared with, for one span's cost, to fit kappa or
-to judge it, as an allocation, as a change to one, or for the verdict."""
+Purpose = Literal["reference", "sensitivity", "candidate"]
+"""Why a mix was replayed: as what others are compared with, for one span's cost, or as the
+allocation of a size."""
 Family = Literal["given", "engine", "kld", "perplexity", "found"]
 """Who made a finalist: the recipe, the engine's own mixture of the size, an allocation of KLD or
 of perplexity alone, or the search."""
@@ -58,11 +58,6 @@ class ReplayedMix:
     mean_kld: float | None
 
     @property
-    def acceptance_rate(self) -> float | None:
-        """accepted / drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
     def acceptance_length(self) -> float | None:
         """Tokens a cycle: 1 + accepted / cycles."""
         return 1 + self.accepted / self.cycles if self.cycles else None
@@ -72,15 +67,13 @@ class ReplayedMix:
 class TypeEffect:
     """One span in one type, against the reference mix.
 
-    ``size_bytes`` is exact; ``seconds`` a decoded token that reading these tensors takes, by the
-    fit of decode times; ``kld`` in nats, ``acceptance`` a share, ``acceptance_length`` in tokens a
-    cycle: each what is added to the reference's.
+    ``size_bytes`` is exact; ``kld`` in nats, ``acceptance`` a share, ``acceptance_length`` in
+    tokens a cycle: each what is added to the reference's.
     """
 
     type: str
     size_bytes: int
     source: CostSource
-    seconds: float | None = None
     kld: Effect | None = None
     acceptance: Effect | None = None
     acceptance_length: Effect | None = None
@@ -108,11 +101,8 @@ class SearchedSpan:
 
 @dataclass(frozen=True)
 class EvaluatedMix:
-    """One evaluation, in the order in which they were made.
-
-    ``mix``: types by span, of those that differ from the reference mix. ``dropped``: why it left
-    its race, None where it stayed to its end or ran in none.
-    """
+    """One evaluation, in the order in which they were made. ``mix``: types by span, of those that
+    differ from the reference mix. ``seconds``: wall time."""
 
     purpose: Purpose
     why: str
@@ -120,8 +110,6 @@ class EvaluatedMix:
     size_bytes: int
     replayed: ReplayedMix
     seconds: float | None = None
-    """Wall time of the evaluation."""
-    dropped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +189,6 @@ class FrontPoint:
     acceptance_length: float | None = None
     decode_speed: float | None = None
     replayed: ReplayedMix | None = None
-    replayed_length: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +212,16 @@ class Finalist:
     decode_speed: float | None = None
     perplexity: float | None = None
     speed_against_given: Effect | None = None
+
+    @property
+    def value(self) -> float:
+        """Of what is sought: tokens a second, or a cycle."""
+        return self.decode_speed or self.replayed.acceptance_length or 0.0
+
+    @property
+    def gain(self) -> Effect | None:
+        """What it has of that over the recipe given."""
+        return self.speed_against_given or self.against_given
 
 
 @dataclass(frozen=True)
@@ -283,8 +280,8 @@ class SearchRecord:
     ``best`` names the finalist that is returned: the recipe given, unless another is shown not
     to be worse by more than the margin. ``verdict``: ``found`` where what is returned is better
     than the recipe given, its interval excluding zero; ``tie`` where neither is shown;
-    ``given`` where the search's mix is worse. ``enough_bytes``: beyond this size no point of the
-    front gains more acceptance length than the margin.
+    ``given`` where the search's mix is worse. Spans are changed from the reference mix, every span
+    in the largest type that is offered.
     """
 
     schema_version: int
@@ -295,17 +292,13 @@ class SearchRecord:
     engine: str
     identity: EngineIdentity
     recipe: str
-    recipe_sha256: str
     recipe_text: str
     quant: str
     """Of the recipe: the one given."""
     demo: bool
     target: str
     prompts: PromptParts
-    prompts_sha256: str
     aim: SearchAim
-    reference: str
-    """The mix that spans are changed from, in words."""
     reference_bytes: int
     spans: tuple[SearchedSpan, ...]
     evaluations: tuple[EvaluatedMix, ...]
@@ -313,7 +306,6 @@ class SearchRecord:
     decode: DecodeLaw | None
     allocation: AllocationBound | None
     front: tuple[FrontPoint, ...]
-    enough_bytes: int | None
     finalists: tuple[Finalist, ...]
     best: str
     verdict: SearchVerdict
@@ -327,6 +319,14 @@ class SearchRecord:
     seconds: float
     timing: FinalistTiming | None = None
     """None where acceptance is sought."""
+
+    @property
+    def enough_bytes(self) -> int | None:
+        """The size beyond which no point of the front gains more acceptance length than the
+        margin."""
+        lengths = [(p.size_bytes, p.acceptance_length or 0.0) for p in self.front]
+        least = (1 - self.aim.margin) * max((length for _, length in lengths), default=0.0)
+        return next((size for size, length in lengths if length >= least > 0), None)
 
     def finalist(self, family: Family) -> Finalist | None:
         """The best of a family, by acceptance length; None where it has none."""

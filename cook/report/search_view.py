@@ -153,7 +153,7 @@ def _evaluations(record: SearchRecord) -> Section:
         return Section("evaluations", title, absent="nothing was replayed")
     changes = "differs from the reference in"
     table = figures(
-        ("why", changes, "size", "prompts", "tokens a cycle", "KLD", "dropped"),
+        ("why", changes, "size", "prompts", "tokens a cycle", "KLD"),
         (
             (
                 f"{one.purpose.replace('_', ' ')}: {one.why}",
@@ -162,14 +162,13 @@ def _evaluations(record: SearchRecord) -> Section:
                 str(one.replayed.prompts),
                 number(one.replayed.acceptance_length, ".3f"),
                 number(one.replayed.mean_kld, ".4g"),
-                one.dropped,
             )
             for one in record.evaluations
         ),
         title=None,
-        words=(changes, "dropped"),
+        words=(changes,),
     )
-    lead = f"The reference: {record.reference}."
+    lead = "The reference: every span in the largest type that is offered."
     return Section("evaluations", title, lead, (table,), folded=True)
 
 
@@ -178,7 +177,7 @@ def _provenance(record: SearchRecord) -> Section:
         f"made by `{shlex.join(record.command)}`",
         f"cook {record.cook}, engine {record.engine}: {record.identity.build}",
         f"target {record.target}",
-        f"recipe {record.recipe} (SHA-256 {record.recipe_sha256[:16]})",
+        f"recipe {record.recipe}",
     )
     recipes = (
         (record.found_recipe, "The recipe that was found"),

@@ -18,6 +18,7 @@ would differ on *other* prompts of the kind is :func:`interval`, kept apart from
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -29,7 +30,7 @@ from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import figures
-from cook.scoring.racing import student_quantile
+from cook.scoring.student import student_quantile
 
 K = TypeVar("K", bound=Hashable)
 
@@ -143,17 +144,24 @@ def interval(
         stratum[run.id] = run.category
     if len(each) < FEWEST_PROMPTS:
         return None
-    sizes = [list(stratum.values()).count(name) for name in dict.fromkeys(stratum.values())]
-    pooled = min(sizes) < 2
-    groups: dict[str, list[float]] = {}
-    for name, value in each.items():
-        groups.setdefault("" if pooled else stratum[name], []).append(value)
-    variance = sum(len(g) * float(np.var(g, ddof=1)) for g in groups.values())
+    variance, freedom = clustered_variance(list(each.values()), list(stratum.values()))
     if objective.timed:
         variance += 2 * START**2 / len({run.block for run in mine})
-    reach = student_quantile(0.5 + confidence / 2, len(each) - len(groups)) * math.sqrt(variance)
+    reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
     ratio = ratio if about is None else about
     return Interval(math.exp(ratio - reach), math.exp(ratio + reach), confidence, METHOD)
+
+
+def clustered_variance(values: Sequence[float], categories: Sequence[str]) -> tuple[float, int]:
+    """Of the sum of ``values``, one a prompt, and its degrees of freedom: prompts are clusters,
+    categories are strata, which are taken as one where one of them has a single prompt."""
+    counts = Counter(categories)
+    pooled = min(counts.values()) < 2
+    groups: dict[str, list[float]] = {}
+    for value, category in zip(values, categories, strict=True):
+        groups.setdefault("" if pooled else category, []).append(value)
+    variance = sum(len(g) * float(np.var(g, ddof=1)) for g in groups.values())
+    return variance, len(values) - len(groups)
 
 
 def _shares(

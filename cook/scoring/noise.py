@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
-from cook.scoring.racing import student_quantile
+from cook.scoring.student import student_quantile
 
 MEDIAN = math.sqrt(math.pi / 2)
 """LogSpread of a median over that of a mean; an upper bound for few values."""
@@ -21,15 +21,6 @@ class LogSpread:
 
     sd: float
     freedom: int
-
-    def over(self, count: float) -> LogSpread:
-        """Of the mean of ``count`` independent ones."""
-        return LogSpread(self.sd / math.sqrt(count), self.freedom)
-
-    def scale(self, rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-        """[count] draws of what the standard deviation may truly be. Errors drawn by it are
-        Student's t, so that nothing else need be widened for few degrees of freedom."""
-        return np.asarray(self.sd * np.sqrt(self.freedom / rng.chisquare(self.freedom, count)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class TimingNoise:
     @property
     def of_median(self) -> LogSpread:
         """Of the median over all passes."""
-        return LogSpread(self.sd * MEDIAN, self.freedom).over(self.passes)
+        return LogSpread(self.sd * MEDIAN / math.sqrt(self.passes), self.freedom)
 
     def half_width(self, confidence: float = 0.95) -> float:
         """Two measurements of one file differ by less than this share at ``confidence``.

@@ -63,7 +63,7 @@ def total(
     freedom = len(shares) - len(_strata(shares))
     if freedom < FEWEST_FREEDOM:
         return Total(numerator, denominator, len(shares), confidence, None, None)
-    from cook.scoring.racing import student_quantile
+    from cook.scoring.student import student_quantile
 
     ratio = numerator / denominator
     reach = student_quantile(0.5 + confidence / 2, freedom) * standard_error(shares)

@@ -1,14 +1,13 @@
-"""What a mix does on prompts: replayed, counted prompt by prompt, and never asked twice.
+"""What a mix does on prompts: replayed, and counted prompt by prompt.
 
-Every replay is a step, so what a search was told stays in the store: a search that was broken off,
-or is asked again with a larger budget, is told the same at once.
+Every replay is a step whose artifact stays in the store: a search that was interrupted, or runs
+again with a larger budget, takes from there what was replayed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -80,30 +79,14 @@ class Replies:
         )
 
 
-def joined(parts: Sequence[Replies]) -> Replies:
-    """One after the other."""
-
-    def column(name: str) -> Floats:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return Replies(
-        tuple(name for part in parts for name in part.ids),
-        tuple(name for part in parts for name in part.categories),
-        *(column(name) for name in ("tokens", "drafted", "accepted", "nll", "kld")),
-    )
-
-
-class Evaluator(Protocol):
-    """Whoever knows what a mix does."""
-
-    def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> Sequence[Replies]:
-        """Each of ``mixes`` on the prompts of these ids."""
+Evaluator = Callable[[Mix, tuple[str, ...]], Replies]
+"""What a mix does on the prompts of these ids: by replay, or from a table (bench/mix_table.py)."""
 
 
 @dataclass(frozen=True)
 class Deployed:
     """How the draft of a search is run: on what it is replayed, with which arguments, and how its
-    drafts are counted. ``sources``: what every mix is quantized of."""
+    drafts are counted. ``source``: what every mix is quantized of."""
 
     engine: Engine
     file: GgufFile
@@ -117,33 +100,6 @@ class Deployed:
     n_predict: int
     context: int
 
-    def quantized(
-        self, types: Mapping[str, str], name: str, base: str = BASE, *, kept: frozenset[str]
-    ) -> QuantizeStep:
-        """The step that makes a file of these types; ``kept`` tensors are not quantized."""
-        whole = {t.name: types.get(t.name, t.type_name) for t in self.file.tensors}
-        return QuantizeStep(
-            engine=self.engine,
-            quant=name,
-            source=self.source,
-            imatrix=self.imatrix,
-            ftype=base,
-            rules=to_engine_rules(Resolution(whole, {}, kept)),
-            expected=tuple(sorted(whole.items())),
-            predicted_tensor_bytes=None,
-            allow_requantize=self.allow_requantize,
-        )
-
-    def variant(self, mix: QuantizeStep, prompts: tuple[str, ...]) -> VariantStep:
-        """Its replay on these prompts."""
-        replay = ReplayStep(self.engine, mix.quant, mix, self.trace, self.args, prompts=prompts)
-        return VariantStep(replay, self.own)
-
-    @property
-    def own(self) -> ReplayStep:
-        """What the source itself says."""
-        return ReplayStep(self.engine, "source", self.source, self.trace, self.args, top=TOP)
-
 
 @dataclass(eq=False)
 class Replays:
@@ -153,34 +109,58 @@ class Replays:
     space: Space
     executor: Executor
 
-    def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> Sequence[Replies]:
-        return self.of_files([self.quantized(mix) for mix in mixes], prompts)
+    def __call__(self, mix: Mix, prompts: tuple[str, ...]) -> Replies:
+        (replies,) = self.of_files([self.file_of(self.space.tensor_types(mix))], prompts)
+        return replies
 
     def prepare(self) -> None:
         """Make what every replay needs: the trace, the imatrix, what the source says itself."""
         deployed = self.deployed
-        needed = [deployed.trace, deployed.imatrix, deployed.own]
+        needed = [deployed.trace, deployed.imatrix, self._of_source()]
         self.executor.run(step for step in needed if isinstance(step, Step))
         for failure in self.executor.outcomes.failures.values():
             raise failure.error
 
-    def quantized(self, mix: Mix) -> QuantizeStep:
-        """The step that makes ``mix``."""
-        return self.quantized_as(self.space.tensor_types(mix))
-
-    def quantized_as(self, types: Mapping[str, str]) -> QuantizeStep:
+    def file_of(self, types: Mapping[str, str]) -> QuantizeStep:
         """The step that makes a file of these types of tensors."""
+        deployed = self.deployed
         chosen = {t.name for tie in self.space.ties for t in tie.tensors}
-        kept = frozenset(t.name for t in self.deployed.file.tensors if t.name not in chosen)
-        return self.deployed.quantized(types, "mix", kept=kept)
+        kept = frozenset(t.name for t in deployed.file.tensors if t.name not in chosen)
+        whole = {t.name: types.get(t.name, t.type_name) for t in deployed.file.tensors}
+        return QuantizeStep(
+            engine=deployed.engine,
+            quant="mix",
+            source=deployed.source,
+            imatrix=deployed.imatrix,
+            ftype=BASE,
+            rules=to_engine_rules(Resolution(whole, {}, kept)),
+            expected=tuple(sorted(whole.items())),
+            predicted_tensor_bytes=None,
+            allow_requantize=deployed.allow_requantize,
+        )
 
-    def of_files(
-        self, files: Sequence[QuantizeStep], prompts: tuple[str, ...]
-    ) -> Sequence[Replies]:
+    def of_files(self, files: Sequence[QuantizeStep], prompts: tuple[str, ...]) -> list[Replies]:
         """Any quants on the prompts of these ids; what a replay fails with is raised."""
-        steps = [self.deployed.variant(one, prompts) for one in files]
+        deployed, source = self.deployed, self._of_source()
+        steps = [
+            VariantStep(
+                ReplayStep(
+                    *(deployed.engine, file.quant, file, deployed.trace, deployed.args),
+                    prompts=prompts,
+                ),
+                source,
+            )
+            for file in files
+        ]
         self.executor.run(steps)
         return [self._replies(step, prompts) for step in steps]
+
+    def _of_source(self) -> ReplayStep:
+        """The replay of the source itself, which mixes are compared with."""
+        deployed = self.deployed
+        return ReplayStep(
+            *(deployed.engine, "source", deployed.source, deployed.trace, deployed.args), top=TOP
+        )
 
     def _replies(self, step: VariantStep, prompts: tuple[str, ...]) -> Replies:
         outcomes, deployed = self.executor.outcomes, self.deployed

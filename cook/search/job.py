@@ -17,7 +17,6 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError, StepError
 from cook.formats.gguf import header
 from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
-from cook.prompts.shares import race_shares
 from cook.record.objective import Objective
 from cook.search.evaluate import BASE, Deployed
 from cook.search.ledger import Budget
@@ -26,15 +25,15 @@ from cook.steps.quantize import QuantizeStep
 from cook.units import short_size
 
 EVALUATIONS = 120
-"""The budget where nobody says one."""
+"""The budget where none is given."""
 MORE_HEADER = 4096
-"""Bytes of what a quantized file says beside its source's metadata, at most."""
+"""Bytes that a quantized file's header has over its source's, at most."""
 
 
 @dataclass(frozen=True)
 class SearchRequest:
     """What a command line asks for. ``floor``: the least type of small groups; ``types`` to choose
-    from beside those of the recipe, () for the engine's ladder."""
+    from, () for the engine's ladder and those of the recipe's quants."""
 
     recipe: Path
     size_bytes: int
@@ -49,7 +48,6 @@ class SearchRequest:
     demo: bool = False
     jobs: int = 1
     threads: int | None = None
-    seed: int = 0
     unsafe_args: bool = False
     replaces: bool = False
     """Whether an output that exists may go."""
@@ -57,14 +55,15 @@ class SearchRequest:
 
 @dataclass(frozen=True, eq=False)
 class SearchJob:
-    """A prepared search. ``drafts`` are the recipe's own quants."""
+    """A prepared search. ``drafts`` are the recipe's own quants; ``prompts`` (ids) those that the
+    search sees, ``verdict`` those of the final."""
 
     request: SearchRequest
     prepared: Prepared
     layout: Layout
     drafts: tuple[DraftPlan, ...]
     deployed: Deployed
-    rounds: tuple[tuple[str, ...], ...]
+    prompts: tuple[str, ...]
     verdict: tuple[str, ...]
 
     @classmethod
@@ -104,8 +103,11 @@ class SearchJob:
             n_predict=plan.n_predict,
             context=plan.context,
         )
-        *rounds, verdict = race_shares(layout.prompts)
-        return cls(request, prepared, layout, drafts, deployed, tuple(rounds), verdict)
+        seen, verdict = (
+            tuple(p.id for p in layout.prompts.prompts if p.half == half)
+            for half in ("pick", "report")
+        )
+        return cls(request, prepared, layout, drafts, deployed, seen, verdict)
 
     @property
     def model(self) -> ModelFile:
@@ -116,8 +118,8 @@ class SearchJob:
         """Of the types asked for, or the engine's ladder, and those of the recipe's quants."""
         flavour, has = self.layout.engine.flavour, self.layout.engine.capabilities.quant_types
         asked = [by_name(t).name for t in self.request.types]
-        if lacking := [t for t in asked if t not in has]:
-            raise InputError(f"{self.layout.engine.name} has no {', '.join(lacking)}")
+        if missing := [t for t in asked if t not in has]:
+            raise InputError(f"{self.layout.engine.name} has no {', '.join(missing)}")
         own = {
             t
             for d in self.drafts
@@ -138,8 +140,8 @@ class SearchJob:
     @property
     def found_name(self) -> str:
         """What the mix that is found is called."""
-        told = short_size(self.request.size_bytes) or ""
-        name = f"SEARCHED-{told.replace(' ', '')}"
+        size_text = short_size(self.request.size_bytes) or ""
+        name = f"SEARCHED-{size_text.replace(' ', '')}"
         taken = {quant.name for quant in self.prepared.loaded.quants}
         again = (f"{name}-{number}" for number in itertools.count(2))
         return name if name not in taken else next(n for n in again if n not in taken)
@@ -174,7 +176,7 @@ class SearchJob:
             try:
                 types = mixture_types(engine, job, deployed.source.key)
             except StepError:
-                continue  # this base type needs what there is not
+                continue  # this base type needs an imatrix, and there is none
             if not covered and any(
                 needs_imatrix(tensor, type_name, BASE, engine.flavour)
                 for tensor, type_name in types.items()

@@ -1,7 +1,7 @@
 """The verdict: finalists on prompts that neither imatrix nor search has seen, paired by prompt.
 
 The recipe's own quants, the engine's mixtures of the size, and the allocations by KLD and by
-perplexity alone stand beside what the search found. Whoever has the most of what is sought is
+perplexity alone stand next to what the search found. Whoever has the most of what is sought is
 returned, of those that are shown not to be worse than the recipe's own: a trial of
 non-inferiority, in which the whole interval of the difference lies above the margin (Piaggio et
 al., JAMA 2012). Where nothing passes it the recipe's own stays.
@@ -9,53 +9,52 @@ al., JAMA 2012). Where nothing passes it the recipe's own stays.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from cook.formats.arrays import Floats, Ints
 from cook.record.measured import Interval
-from cook.record.search_record import Effect, Family, SearchVerdict
-from cook.scoring.compare import FEWEST_PROMPTS, SEED
+from cook.record.search_record import Effect, Family, Finalist, ReplayedMix, SearchVerdict
+from cook.scoring.compare import FEWEST_PROMPTS, clustered_variance
 from cook.scoring.noise import LogSpread
-from cook.scoring.statistics import METHOD, Measured, few, resampled_ratios
+from cook.scoring.student import student_quantile
 from cook.search.evaluate import Replies
 
 CONFIDENCE = 0.95
 MARGIN = 0.01
 """Share of an acceptance length below which a difference is no matter."""
+METHOD = "linearized ratio of sums by category, paired by prompt"
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A mix in the final: ``types`` of its tensors, and what it did on the prompts of the
-    verdict."""
+    """A mix in the final: ``types`` of its tensors, and what it did on the prompts of the verdict.
+
+    ``cycle_s``: what its cycles took, measured, where speed is sought.
+    """
 
     name: str
     family: Family
     types: Mapping[str, str]
     size_bytes: int
     replies: Replies
-    cycle: float = 1.0
-    """What its cycles cost: measured seconds where speed is sought."""
+    cycle_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Judged:
     """By name: the ``best``, which is returned; the ``leader``, which has the most, shown or not;
-    and the best of those ``given`` (None where none fits). The effects by name: each one's
-    acceptance length, that less the given's, and the ``gain`` over the given in what is sought,
-    tokens for what cycles cost."""
+    and the best of those ``given`` (None where none fits)."""
 
     best: str
     leader: str
     given: str | None
     verdict: SearchVerdict
-    lengths: Mapping[str, Effect]
-    against_given: Mapping[str, Effect]
-    gain: Mapping[str, Effect]
-    value: Mapping[str, float]
+    sentence: str
+    finalists: tuple[Finalist, ...]
 
 
 def judge(
@@ -66,112 +65,133 @@ def judge(
     ``timing``: how far the logarithm of a measured cycle may be off, each contender's by itself.
     Too few prompts for an interval show nothing: then the recipe's own is returned.
     """
-    measured = measured_of({c.name: c.replies for c in contenders})
-    cost = np.array([c.cycle for c in contenders])[:, None]
-    draws = _Draws.of(measured, confidence)
-    sought = _Draws.of(replace(measured, denominator=measured.denominator * cost), confidence)
-    if timing is not None:
-        sought = sought.timed(timing)
-    value = {c.name: c.replies.acceptance_length / c.cycle for c in contenders}
-    own = [c.name for c in contenders if c.family == "given"]
-    given = max(own, key=lambda name: value[name], default=None)
-    others = [name for name in value if given not in (None, name)]
-    gain = {name: sought.difference(name, str(given)) for name in others}
-    passed = [n for n in value if n not in gain or _not_worse(gain[n], value[str(given)])]
-    best, leader = (max(names, key=lambda n: (value[n], n == given)) for names in (passed, value))
-    return Judged(
-        best=best,
-        leader=leader,
-        given=given,
-        verdict=_verdict(best, leader, given, gain, contenders),
-        lengths={name: draws.value(name) for name in value},
-        against_given={name: draws.difference(name, str(given)) for name in others},
-        gain=gain,
-        value=value,
+    own = [c for c in contenders if c.family == "given"]
+    given = max(own, key=_value, default=None)
+    finalists = [_finalist(c, given, confidence, timing) for c in contenders]
+    stays = given.name if given is not None else None
+    least = -MARGIN * _value(given) if given is not None else 0.0
+    passed = [f for f in finalists if given is None or f.name == stays or _least(f) >= least]
+    best, leader = (
+        max(some, key=lambda f: (f.value, f.name == stays)) for some in (passed, finalists)
+    )
+    verdict: SearchVerdict = "tie"
+    if given is None or _least(best) > 0:
+        verdict = "found"
+    elif best.name == leader.name == stays and any(map(_is_worse, finalists)):
+        verdict = "given"
+    own_finalist = next((f for f in finalists if f.name == stays), None)
+    sentence = _sentence(verdict, best, leader, own_finalist)
+    return Judged(best.name, leader.name, stays, verdict, sentence, tuple(finalists))
+
+
+def _value(contender: Contender) -> float:
+    """What is sought of it: tokens a cycle, or a second."""
+    return contender.replies.acceptance_length / (contender.cycle_s or 1.0)
+
+
+def _least(finalist: Finalist) -> float:
+    """The least that it may have over the recipe given; -inf where that is not known."""
+    gain = finalist.gain
+    return -math.inf if gain is None or gain.interval is None else gain.interval.low
+
+
+def _is_worse(finalist: Finalist) -> bool:
+    """Whether the search's own mix is shown to be worse than the recipe given."""
+    gain = finalist.gain if finalist.family == "found" else None
+    return gain is not None and gain.interval is not None and gain.interval.high < 0
+
+
+def _finalist(
+    one: Contender, given: Contender | None, confidence: float, timing: LogSpread | None
+) -> Finalist:
+    other = given if given is not one else None
+    length = ("tokens", "cycles")
+    against = speed = None
+    if other is not None:
+        against = effect(one.replies, other.replies, length, confidence)
+        if one.cycle_s is not None and other.cycle_s is not None:
+            cycles = one.cycle_s, other.cycle_s
+            speed = effect(one.replies, other.replies, length, confidence, cycles, timing)
+    return Finalist(
+        name=one.name,
+        family=one.family,
+        size_bytes=one.size_bytes,
+        types=dict(Counter(one.types.values())),
+        replayed=replayed_mix(one.replies),
+        acceptance_length=effect(one.replies, None, length, confidence).interval,
+        against_given=against,
+        decode_speed=_value(one) if one.cycle_s is not None else None,
+        perplexity=math.exp(one.replies.mean_nll),
+        speed_against_given=speed,
     )
 
 
-def _not_worse(gain: Effect, given: float) -> bool:
-    """Whether it is shown that what has this ``gain`` over ``given`` is not worse by more than
-    the margin."""
-    return gain.interval is not None and gain.interval.low >= -MARGIN * given
+def replayed_mix(replies: Replies) -> ReplayedMix:
+    """Sums over all replies."""
+    return ReplayedMix(
+        prompts=len(replies.ids),
+        drafted=int(replies.drafted.sum()),
+        accepted=int(replies.accepted.sum()),
+        cycles=int(replies.cycles.sum()),
+        positions=int(replies.tokens.sum()),
+        mean_kld=replies.mean_kld,
+    )
 
 
-def _verdict(
-    best: str,
-    leader: str,
-    given: str | None,
-    gain: Mapping[str, Effect],
-    contenders: Sequence[Contender],
-) -> SearchVerdict:
+def effect(
+    one: Replies,
+    other: Replies | None,
+    parts: tuple[str, str],
+    confidence: float,
+    per: tuple[float, float] = (1.0, 1.0),
+    timing: LogSpread | None = None,
+) -> Effect:
+    """What ``one`` has more than ``other`` (None: at all) of the ratio of sums of two columns.
+
+    Prompts are clusters, categories are strata, and both are on the same prompts (Cochran 1977,
+    Sampling Techniques, 6.11). ``per`` divides the two ratios: seconds a cycle, of whose logarithm
+    ``timing`` is the error.
+    """
+    value, each, timing_variance = 0.0, 0.0 * one.tokens, 0.0
+    for sign, replies, seconds in ((1, one, per[0]), (-1, other, per[1])):
+        if replies is not None:
+            top, bottom = (np.asarray(getattr(replies, part)) for part in parts)
+            ratio = top.sum() / bottom.sum() / seconds
+            value += sign * ratio
+            each += sign * (top / seconds - ratio * bottom) / bottom.sum()
+            timing_variance += (timing.sd * ratio) ** 2 if timing is not None else 0.0
+    if len(one.ids) < FEWEST_PROMPTS:
+        return Effect(float(value))
+    prompts_variance, freedom = clustered_variance(each.tolist(), one.categories)
+    variance = prompts_variance + timing_variance
+    if timing is not None and variance > 0:  # Welch and Satterthwaite
+        parts_of = prompts_variance**2 / freedom + timing_variance**2 / timing.freedom
+        freedom = max(1, int(variance**2 / parts_of))
+    reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
+    interval = Interval(float(value - reach), float(value + reach), confidence, METHOD)
+    return Effect(float(value), interval)
+
+
+def _sentence(
+    verdict: SearchVerdict, best: Finalist, leader: Finalist, given: Finalist | None
+) -> str:
+    """The verdict in words."""
+    unit = "tokens a cycle" if best.decode_speed is None else "tokens/s"
     if given is None:
-        return "found"
-    if best != given:
-        interval = gain[best].interval
-        return "found" if interval is not None and interval.low > 0 else "tie"
-    found = [gain[c.name] for c in contenders if c.family == "found" and c.name in gain]
-    worse = [e for e in found if e.interval is not None and e.interval.high < 0]
-    return "given" if worse and leader == given else "tie"
-
-
-def measured_of(replies: Mapping[str, Replies]) -> Measured[str]:
-    """Tokens and cycles of drafts on the same prompts: their ratio is the acceptance length."""
-    first = next(iter(replies.values()))
-    categories = sorted(set(first.categories))
-    stratum: Ints = np.array([categories.index(c) for c in first.categories], dtype=np.int64)
-    return Measured(
-        tuple(replies),
-        np.array([one.tokens for one in replies.values()]),
-        np.array([one.cycles for one in replies.values()]),
-        stratum,
-        np.ones(len(stratum)),
-    )
-
-
-def effect(one: Replies, reference: Replies, parts: tuple[str, str], confidence: float) -> Effect:
-    """What ``one`` adds to the ratio of the sums of two columns, paired by prompt."""
-    rows = [[getattr(r, part) for r in (one, reference)] for part in parts]
-    measured = measured_of({"one": one, "reference": reference})
-    exact = Measured(
-        measured.candidates, np.array(rows[0]), np.array(rows[1]), measured.stratum, measured.weight
-    )
-    return _Draws.of(exact, confidence).difference("one", "reference")
-
-
-@dataclass(frozen=True, eq=False)
-class _Draws:
-    """Resampled totals of candidates [candidates, resamples], about their own."""
-
-    measured: Measured[str]
-    confidence: float
-    totals: Floats
-
-    @classmethod
-    def of(cls, measured: Measured[str], confidence: float) -> _Draws:
-        totals = resampled_ratios(measured, np.random.default_rng(SEED), 1000)
-        return cls(measured, confidence, totals)
-
-    def timed(self, timing: LogSpread) -> _Draws:
-        """With each one's time off by chance, beside its prompts."""
-        rng = np.random.default_rng(SEED + 1)
-        off = rng.normal(size=self.totals.shape) * timing.scale(rng, self.totals.shape[1])
-        return replace(self, totals=self.totals * np.exp(off))
-
-    def value(self, name: str) -> Effect:
-        """The total of one."""
-        at = self.measured.candidates.index(name)
-        return self._effect(float(self.measured.ratios()[at]), self.totals[at])
-
-    def difference(self, name: str, other: str) -> Effect:
-        """The total of one less that of another."""
-        a, b = (self.measured.candidates.index(n) for n in (name, other))
-        ratios = self.measured.ratios()
-        return self._effect(float(ratios[a] - ratios[b]), self.totals[a] - self.totals[b])
-
-    def _effect(self, value: float, draws: Floats) -> Effect:
-        if self.measured.prompts < FEWEST_PROMPTS:
-            return Effect(value)
-        tail = (1 - self.confidence) / 2
-        wider = few(self.measured, self.confidence)
-        low, high = value + wider * np.quantile(draws - value, [tail, 1 - tail])
-        return Effect(value, Interval(float(low), float(high), self.confidence, METHOD))
+        return f"{best.name}: {best.value:.3f} {unit}; no quant of the recipe is so small"
+    stays = f"{given.name} stays, at {given.value:.3f} {unit}"
+    if verdict == "given":
+        return f"{stays}: what was found is worse"
+    if leader is given:
+        return f"tie: {stays}: nothing that was found has more"
+    shown = leader if best is given else best
+    gain = shown.gain
+    assert gain is not None, "it is not the one given"
+    text = f"{gain.value:+.3f} {unit} against {given.name} ({given.value:.3f})"
+    if gain.interval is not None:
+        text += f", {gain.interval.low:+.3f} to {gain.interval.high:+.3f}"
+    if best is given:
+        return f"tie: {given.name} stays: {shown.name} has {text}, and may be {MARGIN:.0%} worse"
+    if verdict == "tie":
+        return f"tie: {shown.name} has {text}, which may be chance"
+    return f"{shown.name} is better: {text}"

@@ -1,4 +1,4 @@
-"""What a cycle of a mix costs: one where acceptance is sought, seconds where speed is.
+"""What a cycle of a mix takes, where speed is sought.
 
 A draft's decode is not read off its bytes: types differ in what a byte takes, and a router reads a
 part of them. So a few mixes are timed here, a law of bytes by type is fitted to them
@@ -17,8 +17,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -31,7 +29,6 @@ from cook.recipe.groups import Group
 from cook.record.search_record import DecodeLaw
 from cook.scoring.decode_time import TimedMix, decode_s, fit_decode, reading
 from cook.scoring.iid import alpha_of, tokens_per_cycle
-from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import RULES
 from cook.search.evaluate import Replays, Replies
 from cook.search.job import SearchJob
@@ -41,81 +38,46 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.variant import VariantCurveStep
 
 TIMED = 10
-"""Mixes that the law is fitted to at most, beside the largest and the smallest."""
+"""Mixes that the law is fitted to at most, next to the largest and the smallest."""
 AHEAD = 0.3
 """Share of the types by which one group is ahead of the one before, at least."""
 JUDGING = 3
 """Mixes drawn by lot that judge the law."""
 PASSES = 3
 """Times that everything is timed, in turn."""
-
-
-class CycleCost(Protocol):
-    """What is sought: tokens for what cycles cost."""
-
-    @property
-    def law(self) -> DecodeLaw | None:
-        """None where a cycle is a cycle."""
-
-    def cycle(self, mix: Mix) -> float:
-        """Of a mix; 1 where acceptance is sought."""
-
-    def seconds(self, span: Span, type_name: str) -> float:
-        """What the span's share of a decode takes."""
-
-    def of_seconds(self, seconds: float) -> float:
-        """A cycle of a mix whose spans take so long in all."""
-
-
-@dataclass(frozen=True)
-class ByCycle:
-    """Acceptance: every cycle counts alike."""
-
-    law: DecodeLaw | None = None
-
-    def cycle(self, mix: Mix) -> float:
-        return 1.0
-
-    def seconds(self, span: Span, type_name: str) -> float:
-        return 0.0
-
-    def of_seconds(self, seconds: float) -> float:
-        return 1.0
+SEED = 0
+"""Of the mixes that are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
-class BySecond:
-    """Speed: cycles in drafts of ``n_max`` tokens, in seconds; ``mirrors`` as the engine's loop.
+class CycleTimes:
+    """What mixes take, by the law of decode times.
 
-    ``relative``: a draft's batch of a width in single decodes, which mixes hardly differ in.
+    ``verify_s``: the target's verification, and ``relative`` a draft's batch in single decodes
+    (mixes hardly differ in it; 0 where the engine's loop has none), by draft length. ``n_max``: the
+    draft length that is searched for.
     """
 
     space: Space
     reads: TokenReads
     law: DecodeLaw
-    relative: BatchCurve
-    verify: BatchCurve
+    verify_s: Mapping[int, float]
+    relative: Mapping[int, float]
     n_max: int
-    mirrors: bool
-
-    def cycle(self, mix: Mix) -> float:
-        return self._cycle(self.decode_s(self.space.tensor_types(mix)))
 
     def decode_s(self, types: Mapping[str, str]) -> float:
         """Of one decode of a draft with these types of tensors."""
         return decode_s(self.law, read_bytes(self.space, self.reads, types))
 
-    def seconds(self, span: Span, type_name: str) -> float:
-        """Without what every decode takes."""
+    def span_s(self, span: Span, type_name: str) -> float:
+        """What a decode takes for the tensors of ``span``."""
         names = {t.name: type_name for i in span.ties for t in self.space.ties[i].tensors}
-        return decode_s(self.law, read_bytes(self.space, self.reads, names)) - self.law.fixed_s
+        return self.decode_s(names) - self.law.fixed_s
 
-    def of_seconds(self, seconds: float) -> float:
-        return self._cycle(self.law.fixed_s + seconds)
-
-    def _cycle(self, draft_s: float) -> float:
-        decodes = self.n_max + (float(self.relative.at(self.n_max + 1, 0)) if self.mirrors else 0.0)
-        return float(self.verify.at(self.n_max + 1, 0)) + decodes * draft_s
+    def cycle_s(self, spans_s: float) -> float:
+        """A cycle of a mix whose spans take so long in all."""
+        decodes = self.n_max + self.relative[self.n_max]
+        return self.verify_s[self.n_max] + decodes * (self.law.fixed_s + spans_s)
 
 
 def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dict[str, float]:
@@ -156,19 +118,18 @@ class Clock:
         return cls(replays, verify, lengths)
 
     def timed(self, files: Sequence[QuantizeStep]) -> TimedDrafts:
-        """Each of ``files`` as a draft, beside the target; what a timing fails with is raised."""
+        """Each of ``files`` as a draft, next to the target; what a timing fails with is raised."""
         deployed = self.replays.deployed
         passes: list[list[tuple[Floats, float]]] = []
         target_s: list[Floats] = []
         for turn, verify in enumerate(self.verify):
-            widths = verify.widths
             batches_s, sample_s = self._measured(verify)
             target_s.append(batches_s + sample_s)
             curves = [
                 CurveStep(
                     *(deployed.engine, f"mix {place}", one, deployed.trace, deployed.args),
                     verifies=False,
-                    widths=widths,
+                    widths=verify.widths,
                     turn=turn,
                 )
                 for place, one in enumerate(files, 1)
@@ -198,7 +159,8 @@ class Clock:
 @dataclass(frozen=True, eq=False)
 class TimedDrafts:
     """Seconds by pass: of a single decode with its sampling [files, passes], of a batch
-    [files, passes, widths], and of the target's verification [widths], the median."""
+    [files, passes, widths], and of the target's verification [widths], the median. ``mirrors``:
+    whether the engine's loop has that batch."""
 
     widths: tuple[int, ...]
     single_s: Floats
@@ -213,11 +175,11 @@ class TimedDrafts:
         return np.asarray(seconds + self.batch_s[:, :, at] if self.mirrors else seconds)
 
 
-def law_of(clock: Clock, rng: np.random.Generator) -> BySecond:
-    """The law of decode times on this machine, and the target's verification; InputError where the
-    header does not say how many experts a token uses.
+def measured_pace(clock: Clock, prompts: tuple[str, ...]) -> CycleTimes:
+    """The law of decode times on this machine, and the draft length that is fastest for the largest
+    mix, by what that does on ``prompts``.
 
-    The length of drafts is the one that is fastest for the largest mix.
+    InputError where the header does not say how many experts a token uses.
     """
     replays, space = clock.replays, clock.replays.space
     reads = TokenReads(replays.deployed.file)
@@ -226,39 +188,39 @@ def law_of(clock: Clock, rng: np.random.Generator) -> BySecond:
             f"{replays.deployed.file.path}: does not say how many experts a token uses",
             hint="--acceptance, which needs no times",
         )
-    mixes = mixes_to_time(space, rng)
-    timed = clock.timed([replays.quantized(mix) for mix in mixes])
+    mixes = [space.tensor_types(mix) for mix in mixes_to_time(space)]
+    timed = clock.timed([replays.file_of(types) for types in mixes])
     measured = [
-        TimedMix(read_bytes(space, reads, space.tensor_types(mix)), seconds)
-        for mix, seconds in zip(mixes, np.median(timed.single_s, axis=1).tolist(), strict=True)
+        TimedMix(read_bytes(space, reads, types), seconds)
+        for types, seconds in zip(mixes, np.median(timed.single_s, axis=1).tolist(), strict=True)
     ]
+    at = {length: timed.widths.index(length + 1) for length in clock.lengths}
     relative = np.median(timed.batch_s / timed.single_s[:, :, None], axis=(0, 1))
-    curve = partial(BatchCurve, (0,), timed.widths, typed=True)
-    return BySecond(
+    pace = CycleTimes(
         space=space,
         reads=reads,
         law=fit_decode(measured[:-JUDGING], measured[-JUDGING:]),
-        relative=curve((tuple(relative.tolist()),)),
-        verify=curve((tuple(timed.verify_s.tolist()),)),
+        verify_s={length: float(timed.verify_s[i]) for length, i in at.items()},
+        relative={n: float(relative[i]) if timed.mirrors else 0.0 for n, i in at.items()},
         n_max=clock.lengths[0],
-        mirrors=timed.mirrors,
     )
+    reference = replays(space.largest, prompts)
+    return replace(pace, n_max=fastest_length(pace, reference, replays.deployed.settings.n_max))
 
 
-def fastest_length(pace: BySecond, lengths: Sequence[int], reference: Replies, n_max: int) -> int:
+def fastest_length(pace: CycleTimes, reference: Replies, n_max: int) -> int:
     """The length of drafts that is fastest for the largest mix, by what it did (``reference``) in
     drafts of ``n_max``."""
     alpha = alpha_of((reference.acceptance_length - 1) / n_max, n_max)
+    spans_s = pace.decode_s(pace.space.tensor_types(pace.space.largest)) - pace.law.fixed_s
 
     def speed(length: int) -> float:
-        return tokens_per_cycle(alpha, length) / replace(pace, n_max=length).cycle(
-            pace.space.largest
-        )
+        return tokens_per_cycle(alpha, length) / replace(pace, n_max=length).cycle_s(spans_s)
 
-    return max(lengths, key=speed)
+    return max(pace.verify_s, key=speed)
 
 
-def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
+def mixes_to_time(space: Space) -> list[Mix]:
     """Those that the law is fitted to, and last :data:`JUDGING` drawn by lot, which judge it.
 
     Of the former each has other types in its groups: from one to the next every group goes on
@@ -278,8 +240,9 @@ def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
         turned.append(mix)
     least = tuple(types[0] for types in space.types)
     fitted = dict.fromkeys([space.largest, least, *turned])
+    rng = np.random.default_rng(SEED)
     drawn: list[Mix] = []
-    while len(drawn) < JUDGING:
+    for _ in range(JUDGING):
         mix = space.largest
         for span in spans:
             mix = space.changed(mix, span, str(rng.choice(span.types)))

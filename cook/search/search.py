@@ -7,8 +7,8 @@ search sees one half of the recipe's prompts, the verdict is from the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,54 +27,47 @@ from cook.record.search_record import Family, FinalistTiming, SearchRecord
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
-from cook.scoring.kappa import predicted_length
+from cook.scoring.kappa import WholeMix, predicted_length
 from cook.scoring.noise import LogSpread, noise_of
 from cook.search.evaluate import Replays
 from cook.search.findings import Explored, acceptance_law, findings
 from cook.search.found_recipe import with_quant
-from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
-from cook.search.judge import CONFIDENCE, Contender, Judged, judge
+from cook.search.job import SearchJob, SearchRequest
+from cook.search.judge import CONFIDENCE, Contender, Judged, judge, replayed_mix
 from cook.search.ledger import Ledger
-from cook.search.pace import ByCycle, BySecond, Clock, CycleCost, fastest_length, law_of
-from cook.search.refine import Refinement
-from cook.search.sensitivity import Sensitivity, kld, nll
+from cook.search.pace import Clock, CycleTimes, measured_pace
+from cook.search.sensitivity import Sensitivity, nll
 from cook.search.space import Mix, Space
 from cook.steps.quantize import QuantizeStep
 from cook.units import plural, short_size, size
 
-COARSE = 0.45
-"""Share of the budget that coarse spans may take."""
 SPANS = 0.65
-"""Share of the budget for the costs of all spans; the rest is for whole mixes."""
-FITTED = 5
-"""Sizes whose allocations the law of acceptance is fitted to, where speed is sought."""
+"""Share of the budget that the costs of spans may take; the rest is for whole mixes."""
+WHOLE = 6
+"""Sizes whose allocations are replayed whole: the law of acceptance is fitted to them."""
 RIVALS = 2
 """Mixtures of the engine's own that stand in the final: the largest that fit."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search ended with: its record, where that lies, and the recipe that it wrote."""
-
-    record: SearchRecord
-    record_path: Path
-    recipe_path: Path
-
-
 def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
-    """Search, and print what was found: the finalists, and with ``explain`` the spans."""
-    found = search(request, output)
-    output.emit(found.record)
-    show(shown_search(found.record), output, wide=wide)
+    """Search, write the recipe with what was found, and print it: the finalists, and with
+    ``explain`` the spans. What was found out is kept as a record."""
+    record = search(request, output)
+    if record.found_recipe is not None:
+        with atomic_write(request.output) as file:
+            file.write(record.found_recipe.encode())
+    kept = keep_search(record)
+    output.emit(record)
+    show(shown_search(record), output, wide=wide)
     if explain:
-        show(explained(found.record), output, wide=wide)
-    if found.record.found_recipe is not None:
-        output.say(f"confirm it: cook build {found.recipe_path}")
-    output.say(f"kept as {found.record_path}; cook report --search shows it as a page")
+        show(explained(record), output, wide=wide)
+    if record.found_recipe is not None:
+        output.say(f"confirm it: cook build {request.output}")
+    output.say(f"kept as {kept}; cook report --search shows it as a page")
 
 
-def search(request: SearchRequest, output: Output) -> Found:
-    """Find the best mix, and write it as a recipe; what was found out is kept as a record.
+def search(request: SearchRequest, output: Output) -> SearchRecord:
+    """The record of the search for the best mix.
 
     InputError for a recipe that cannot be searched from, and a size that nothing fits into.
     """
@@ -104,85 +97,68 @@ def search(request: SearchRequest, output: Output) -> Found:
         replays = Replays(job.deployed, job.space, executor)
         replays.prepare()
         max_bytes = _max_bytes(job, executor)
-        clock = Clock.of(job, replays) if request.maximize.timed else None
-        timed = _pace(job, clock) if clock is not None else None
-        if timed is not None:
-            settings = DraftSettings(timed.n_max)
+        clock = pace = timing = noise = None
+        if request.maximize.timed:
+            clock = Clock.of(job, replays)
+            pace = measured_pace(clock, job.prompts)
+            settings = DraftSettings(pace.n_max)
             job = replace(job, deployed=replace(job.deployed, settings=settings))
             replays = replace(replays, deployed=job.deployed)
-        pace: CycleCost = timed or ByCycle()
-        ledger = Ledger(replays, job.rounds, request.budget, pace.cycle)
         output.say(
             f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
             f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
             f"in files of at most {size(max_bytes)}"
         )
-        hand = [mix for _, types in job.given() if (mix := job.space.mix_of(types)) is not None]
-        aims = Aims(max_bytes, pace, job.deployed.settings.n_max, request.seed, published)
-        found = explored(job.space, ledger, aims, hand)
-        entrants = list(_entrants(job, found, replays))
-        contenders = _contenders(job, replays, entrants)
-        timing = noise = None
-        if clock is not None and timed is not None:
-            files = [one.file for one in entrants]
-            contenders, timing, noise = _timed(contenders, files, clock, timed)
+        ledger = Ledger(replays, job.prompts, request.budget)
+        n_max = job.deployed.settings.n_max
+        found = explored(job.space, ledger, max_bytes, n_max, pace, published)
+        contenders, files = _finalists(job, found, replays)
+        if clock is not None and pace is not None:
+            contenders, timing, noise = _timed(contenders, files, clock, pace)
     judged = judge(contenders, CONFIDENCE, noise)
-    text = _recipe_text(job, contenders, judged)
     seconds = time.monotonic() - began
-    record = findings(job, found, contenders, judged, timing, text, seconds)
-    if text is not None:
-        with atomic_write(request.output) as file:
-            file.write(text.encode())
-    return Found(record, keep_search(record), request.output)
+    text = _recipe_text(job, contenders, judged)
+    return findings(job, found, contenders, judged, timing, text, seconds)
 
 
-@dataclass(frozen=True)
-class Aims:
-    """What mixes are searched for: of at most ``max_bytes``, with the most tokens for what cycles
-    cost by ``pace``, in drafts of ``n_max`` tokens. ``published``: costs that need no measuring."""
+def explored(
+    space: Space,
+    ledger: Ledger,
+    max_bytes: int,
+    n_max: int,
+    pace: CycleTimes | None = None,
+    published: Sensitivities | None = None,
+) -> Explored:
+    """The spans' costs, within the ledger's budget, and the best mix of at most ``max_bytes``: of
+    least KLD, or with ``pace`` the fastest in drafts of ``n_max`` tokens.
 
-    max_bytes: int
-    pace: CycleCost
-    n_max: int
-    seed: int = 0
-    published: Sensitivities | None = None
-
-
-def explored(space: Space, ledger: Ledger, aims: Aims, starts: Sequence[Mix]) -> Explored:
-    """The spans' costs and the best whole mix, within the ledger's budget; ``starts`` are mixes
-    that somebody made by hand."""
-    sensitivity = Sensitivity.of(space, ledger, aims.published)
-    total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
-    if aims.published is not None:
-        sensitivity.compare(aims.max_bytes, (1 - COARSE) * total)
-    sensitivity.settle(aims.max_bytes, (1 - COARSE) * total)
-    sensitivity.refine(aims.max_bytes, (1 - SPANS) * total)
-    agreement = sensitivity.agreement() if aims.published is not None else None
-    also = _fast(sensitivity, aims) if aims.pace.law is not None else []
-    refinement = Refinement(sensitivity, aims.max_bytes, np.random.default_rng(aims.seed))
-    best = refinement.run([*also, *starts])
-    return Explored(sensitivity, best, aims.max_bytes, agreement, aims.pace)
-
-
-def _fast(sensitivity: Sensitivity, aims: Aims) -> list[Mix]:
-    """The mix that is fastest by the laws of acceptance and of decode times; the former is fitted
-    to allocations of some sizes, replayed whole."""
-    space, ledger = sensitivity.space, sensitivity.ledger
+    ``published``: costs that need no measuring.
+    """
+    sensitivity = Sensitivity.of(space, ledger, published)
+    until = min(WHOLE, (1 - SPANS) * ledger.left)
+    if published is not None:
+        sensitivity.compare(max_bytes, until)
+    sensitivity.settle(max_bytes, until)
+    sensitivity.split(max_bytes, until)
     least = space.bytes_of(tuple(types[0] for types in space.types))
-    sizes = np.linspace(max(least, space.fixed_bytes), aims.max_bytes, FITTED + 1)[1:]
-    for size_bytes in sizes:
-        mix, _ = sensitivity.allocated(int(size_bytes))
-        ledger.whole([mix], "fit", "an allocation, for the law of acceptance")
-    law, _ = acceptance_law(sensitivity, aims.n_max)
-    if law is None:
-        return []
+    sizes = np.linspace(max(least, space.fixed_bytes), max_bytes, WHOLE + 1)[:0:-1]
+    whole: dict[Mix, WholeMix] = {}
+    for size_bytes in sizes:  # the largest first: a small budget is for the size that is sought
+        mix, allocation = sensitivity.allocated(int(size_bytes))
+        if ledger.left >= 1 or not whole:
+            replies = ledger.replay(mix, "candidate", f"least KLD in {size(int(size_bytes))}")
+            whole[mix] = WholeMix(allocation.damage, replayed_mix(replies))
+    law, warnings = acceptance_law(replayed_mix(sensitivity.base), list(whole.values()), n_max)
+    best, _ = sensitivity.allocated(max_bytes)
+    if pace is not None and law is not None:
 
-    def speed(damage: float, seconds: float) -> float:
-        return predicted_length(law, damage) / aims.pace.of_seconds(seconds)
+        def speed(damage: float, seconds: float) -> float:
+            return predicted_length(law, damage) / pace.cycle_s(seconds)
 
-    costs = sensitivity.costs(kld, aims.pace.seconds)
-    found = fastest(costs, aims.max_bytes - space.fixed_bytes, speed)
-    return [sensitivity.mix_of([c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)])]
+        costs = sensitivity.costs(seconds=pace.span_s)
+        best = sensitivity.mix_of(fastest(costs, max_bytes - space.fixed_bytes, speed))
+    csv = sensitivity.agreement() if published is not None else None
+    return Explored(sensitivity, best, max_bytes, law, warnings, csv, pace)
 
 
 def _require_place(path: Path, replaces: bool) -> None:
@@ -208,33 +184,23 @@ def _published(path: Path, job: SearchJob) -> Sensitivities:
     return table
 
 
-def _pace(job: SearchJob, clock: Clock) -> BySecond:
-    """The law of decode times, for drafts of the length that is fastest for the largest mix."""
-    pace = law_of(clock, np.random.default_rng(job.request.seed))
-    replays = clock.replays
-    prompts = tuple(name for share in job.rounds for name in share)
-    (reference,) = replays([replays.space.largest], prompts)
-    n_max = fastest_length(pace, clock.lengths, reference, job.deployed.settings.n_max)
-    return replace(pace, n_max=n_max)
-
-
-def _require_room(space: Space, limit: int, option: str = "--size", beside: int = 0) -> None:
-    """InputError where no mix fits into ``limit`` bytes; ``beside``: what of the ``option`` is
+def _require_room(space: Space, limit: int, option: str = "--size", others: int = 0) -> None:
+    """InputError where no mix fits into ``limit`` bytes; ``others``: what of the ``option`` is
     taken by other things."""
     smallest = space.bytes_of(tuple(types[0] for types in space.types))
     if smallest > limit:
-        least = smallest + beside
-        taken = f", and KV cache and buffers take {size(beside)}" if beside else ""
+        least = smallest + others
+        taken = f", and KV cache and buffers take {size(others)}" if others else ""
         raise InputError(
-            f"no mix fits into {option} {size(limit + beside)}: the smallest has "
+            f"no mix fits into {option} {size(limit + others)}: the smallest has "
             f"{size(smallest)}{taken}",
             hint=f"{option} {short_size(least + least // 20)}, or smaller types: --type",
         )
 
 
 def _max_bytes(job: SearchJob, executor: Executor) -> int:
-    """Of a file no larger than asked for, which fits into the memory asked for beside its KV cache
-    and buffers: these are measured on the recipe's own first quant."""
+    """Of a file no larger than asked for, which fits with its KV cache and buffers into the memory
+    asked for: these are measured on the recipe's own first quant."""
     limit = job.request.size_bytes
     if job.request.memory_bytes is not None:
         memory = job.drafts[0].memory
@@ -243,68 +209,60 @@ def _max_bytes(job: SearchJob, executor: Executor) -> int:
         taken = executor.outcomes.result(memory)
         if taken is None:
             raise executor.outcomes.failures[memory.key].error
-        beside = taken.kv_bytes + taken.compute_bytes
-        limit = min(limit, job.request.memory_bytes - beside)
-        _require_room(job.space, job.request.memory_bytes - beside, "--memory", beside)
+        others = taken.kv_bytes + taken.compute_bytes
+        limit = min(limit, job.request.memory_bytes - others)
+        _require_room(job.space, job.request.memory_bytes - others, "--memory", others)
     return limit
 
 
-@dataclass(frozen=True)
-class Entrant:
-    """A mix that stands in the final: its tensors' types, and what makes its file."""
-
-    name: str
-    family: Family
-    types: Mapping[str, str]
-    file: QuantizeStep
-
-
-def _entrants(job: SearchJob, found: Explored, replays: Replays) -> Iterator[Entrant]:
-    """The recipe's own quants as the recipe makes them, the engine's mixtures, the allocations by
-    KLD and by perplexity alone, and what the search found."""
+def _finalists(
+    job: SearchJob, found: Explored, replays: Replays
+) -> tuple[list[Contender], list[QuantizeStep]]:
+    """All that stand in the final, replayed on the prompts of the verdict, and their files: the
+    recipe's own quants as the recipe makes them, the engine's mixtures, the allocations by KLD and
+    by perplexity alone, and what the search found."""
     space, limit = job.space, found.max_bytes
-    own = [one for one in job.given() if job.size_of(one[1]) <= limit]
-    for draft, types in own:
-        assert draft.quantize is not None, "a search is from quants"
-        yield Entrant(draft.name, "given", types, draft.quantize)
-    fitting = sorted(
-        ((name, types) for name, types in job.mixtures() if job.size_of(types) <= limit),
-        key=lambda one: -job.size_of(one[1]),
-    )
-
-    def here(name: str, family: Family, types: Mapping[str, str]) -> Entrant:
-        return Entrant(name, family, types, replays.quantized_as(types))
-
-    for name, types in fitting[:RIVALS]:
-        if dict(types) not in [dict(given) for _, given in own]:
-            yield here(f"{name} of the engine", "engine", types)
-    best_kld, _ = found.sensitivity.allocated(limit, kld)
-    best_nll, _ = found.sensitivity.allocated(limit, nll)
-    yield here("least KLD", "kld", space.tensor_types(best_kld))
-    yield here("least perplexity", "perplexity", space.tensor_types(best_nll))
-    yield here(job.found_name, "found", space.tensor_types(found.best))
-
-
-def _contenders(job: SearchJob, replays: Replays, entrants: Sequence[Entrant]) -> list[Contender]:
-    """``entrants``, replayed on the prompts of the verdict."""
-    replies = replays.of_files([one.file for one in entrants], job.verdict)
-    return [
-        Contender(f.name, f.family, f.types, job.size_of(f.types), one)
-        for f, one in zip(entrants, replies, strict=True)
+    entered: list[tuple[str, Family, Mapping[str, str], QuantizeStep]] = [
+        (draft.name, "given", types, draft.quantize)
+        for draft, types in job.given()
+        if draft.quantize is not None and job.size_of(types) <= limit
     ]
+    own = [types for _, _, types, _ in entered]
+
+    def enter(name: str, family: Family, types: Mapping[str, str]) -> None:
+        entered.append((name, family, types, replays.file_of(types)))
+
+    fitting = [(name, types) for name, types in job.mixtures() if job.size_of(types) <= limit]
+    for name, types in sorted(fitting, key=lambda one: -job.size_of(one[1]))[:RIVALS]:
+        if types not in own:
+            enter(f"{name} of the engine", "engine", types)
+    least_kld, _ = found.sensitivity.allocated(limit)
+    least_nll, _ = found.sensitivity.allocated(limit, nll)
+    if found.best != least_kld:
+        enter("least KLD", "kld", space.tensor_types(least_kld))
+    if least_nll not in (found.best, least_kld):
+        enter("least perplexity", "perplexity", space.tensor_types(least_nll))
+    enter(job.found_name, "found", space.tensor_types(found.best))
+    files = [file for *_, file in entered]
+    replies = replays.of_files(files, job.verdict)
+    contenders = [
+        Contender(name, family, types, job.size_of(types), of)
+        for (name, family, types, _), of in zip(entered, replies, strict=True)
+    ]
+    return contenders, files
 
 
 def _timed(
-    contenders: Sequence[Contender], files: Sequence[QuantizeStep], clock: Clock, pace: BySecond
+    contenders: Sequence[Contender], files: Sequence[QuantizeStep], clock: Clock, pace: CycleTimes
 ) -> tuple[list[Contender], FinalistTiming, LogSpread | None]:
     """``contenders`` with what their cycles take, measured on their ``files``; how that was done,
-    and how far the logarithm of what was measured may be off: None where nothing tells it."""
+    and how far the logarithm of what was measured may be off: None where nothing shows it."""
     timed = clock.timed(files)
     cycles = timed.cycles(pace.n_max)
     # One mix may stand there under several names: its times say nothing of noise twice.
     distinct = list({file.key: row for row, file in enumerate(files)}.values())
-    told = len(distinct) > 1 and cycles.shape[1] > 1
-    noise = noise_of(np.log(cycles[distinct])) if told else None
+    several = len(distinct) > 1 and cycles.shape[1] > 1
+    noise = noise_of(np.log(cycles[distinct])) if several else None
     measured_s = np.median(timed.single_s, axis=1)
     off = np.abs(np.array([pace.decode_s(c.types) for c in contenders]) / measured_s - 1)
     timing = FinalistTiming(
@@ -314,12 +272,12 @@ def _timed(
         law_largest_error=float(off.max()),
     )
     seconds = np.median(cycles, axis=1).tolist()
-    found = [replace(c, cycle=s) for c, s in zip(contenders, seconds, strict=True)]
+    found = [replace(c, cycle_s=s) for c, s in zip(contenders, seconds, strict=True)]
     return found, timing, noise.of_median if noise else None
 
 
 def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
-    """The recipe to write, with the mix that has the most beside those given, so that a tie can be
+    """The recipe to write, with the mix that has the most next to those given, so that a tie can be
     built and measured further; None where one of these has the most."""
     best = next(c for c in contenders if c.name == judged.leader)
     if best.family == "given":

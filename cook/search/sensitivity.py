@@ -2,16 +2,16 @@
 
 One span at a time is changed from the mix of the largest types and replayed. How far that takes the
 model from its source (KLD, nats a token) adds up over spans; so does, less well, what it takes off
-the likelihood of the target's text. Costs that nobody measured follow the curve of the span, of the
-span that it was split from, or of quantization at large: an error of rounding falls by half with
-every bit, and what it does to probabilities by a quarter.
+the likelihood of the target's text. Costs that were not measured follow the curve of the span, of
+the span that it was split from, or of quantization at large: an error of rounding falls by half
+with every bit, and what it does to probabilities by a quarter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from cook.formats.quant_types import by_name
@@ -46,42 +46,46 @@ def nll(replies: Replies) -> float:
 class Sensitivity:
     """The costs of the spans of a space, measured through ``ledger`` as they are needed.
 
-    ``spans`` are those of now, each without those that it was split from; ``parent`` by name.
+    ``spans``: those of now; ``table``: published costs, and ``scale`` nats here for one of these.
     """
 
     space: Space
     ledger: Ledger
     reference: Mix
     spans: tuple[Span, ...]
-    parent: dict[str, Span] = field(default_factory=dict)
-    split_into: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    every: dict[str, Span] = field(default_factory=dict)
     table: Sensitivities | None = None
-    """Costs that somebody published."""
     scale: float = 1.0
-    """Nats here for one that was published."""
 
     @classmethod
     def of(
         cls, space: Space, ledger: Ledger, published: Sensitivities | None = None
     ) -> Sensitivity:
         """Of the coarsest spans, nothing measured but the reference."""
-        ledger.whole([space.largest], "reference", "what others are changed from")
-        spans = space.spans()
-        return cls(
-            space, ledger, space.largest, spans, every={s.name: s for s in spans}, table=published
-        )
+        ledger.replay(space.largest, "reference", "what others are changed from")
+        return cls(space, ledger, space.largest, space.spans(), published)
 
-    def variant(self, span: Span, type_name: str) -> Mix:
-        """The reference with ``span`` in another type."""
-        return self.space.changed(self.reference, span, type_name)
+    def lineage(self) -> tuple[Span, ...]:
+        """The spans of now, each after those that it was split from."""
+        found: dict[str, Span] = {}
+        for span in self.spans:
+            line = [span]
+            while (parent := line[-1].parent) is not None:
+                line.append(parent)
+            found |= {one.name: one for one in reversed(line)}
+        return tuple(found.values())
+
+    @property
+    def base(self) -> Replies:
+        """What the reference does."""
+        return self.ledger.entries[self.reference].replies
 
     def measured(self, span: Span, type_name: str) -> Replies | None:
-        """What was replayed; None where nobody asked."""
-        return self.ledger.known.get(self.variant(span, type_name))
+        """What the reference does with ``span`` in another type; None where that was not
+        replayed."""
+        return self.ledger.known(self.space.changed(self.reference, span, type_name))
 
     def published(self, span: Span, type_name: str) -> float | None:
-        """What somebody published of ``span`` in a type; None where of a tensor nobody did."""
+        """The published cost of ``span`` in a type; None where a tensor has none."""
         if self.table is None:
             return None
         tensors = [t.name for place in span.ties for t in self.space.ties[place].tensors]
@@ -93,53 +97,48 @@ class Sensitivity:
         costs for as many nats as these are here: their model and text were others."""
         mix, _ = self.allocated(max_bytes)
         chosen = [(s, mix[s.ties[0]]) for s in self.spans]
-        asked = [one for one in chosen if one[1] != self._reference_type(one[0])]
-        self.measure(asked[: max(0, int(self.ledger.left - until))])
-        base = kld(self.ledger.known[self.reference])
-        ratios = [
-            (kld(replies) - base) / nats
-            for replies, nats in self._both()
-            if nats > 0 and kld(replies) - base > LEAST
-        ]
+        wanted = [one for one in chosen if one[1] != self._reference_type(one[0])]
+        self.measure(wanted[: max(0, int(self.ledger.left - until))])
+        added = [(kld(replies) - kld(self.base), nats) for replies, nats in self._both()]
+        ratios = [more / nats for more, nats in added if nats > 0 and more > LEAST]
         self.scale = median(ratios) if ratios else 1.0
 
-    def _both(self) -> Iterator[tuple[Replies, float]]:
+    def _both(self) -> list[tuple[Replies, float]]:
         """What was replayed, with what was published of it."""
-        for span in self.every.values():
-            for type_name in span.types:
-                replies, nats = self.measured(span, type_name), self.published(span, type_name)
-                if replies is not None and nats is not None and type_name != span.types[-1]:
-                    yield replies, nats
+        return [
+            (replies, nats)
+            for span in self.lineage()
+            for type_name in span.types[:-1]
+            if (replies := self.measured(span, type_name)) is not None
+            and (nats := self.published(span, type_name)) is not None
+        ]
 
     def agreement(self) -> CsvAgreement:
         """How far what was published agrees with the acceptance lost here."""
         assert self.table is not None, "asked of what was published"
-        length = self.ledger.known[self.reference].acceptance_length
-        both = list(self._both())
-        costs = [nats for _, nats in both]
-        lost = [length - replies.acceptance_length for replies, _ in both]
+        both = self._both()
+        lost = [self.base.acceptance_length - replies.acceptance_length for replies, _ in both]
         missing = [s for s in self.spans if self.published(s, s.types[0]) is None]
         return CsvAgreement(
             file=self.table.path.name,
             metric=self.table.metric,
             used=len(self.spans) - len(missing),
             missing=len(missing),
-            compared=len(costs),
-            rank_correlation=rank_correlation(costs, lost),
+            compared=len(both),
+            rank_correlation=rank_correlation([nats for _, nats in both], lost),
         )
 
     def measure(self, wanted: Sequence[tuple[Span, str]]) -> None:
-        """Replay these that were not."""
+        """Replay the reference with one span at a time in another type."""
         for span, type_name in wanted:
-            if self.measured(span, type_name) is None:
-                why = f"{span.name} in {type_name}"
-                self.ledger.whole([self.variant(span, type_name)], "sensitivity", why)
+            mix = self.space.changed(self.reference, span, type_name)
+            self.ledger.replay(mix, "sensitivity", f"{span.name} in {type_name}")
 
     def damage(self, span: Span, type_name: str, metric: Damage) -> float:
         """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
         if type_name == self._reference_type(span):
             return 0.0
-        base = metric(self.ledger.known[self.reference])
+        base = metric(self.base)
         published = self.published(span, type_name)
         if published is not None and self.measured(span, type_name) is None:
             return self.scale * published
@@ -166,27 +165,20 @@ class Sensitivity:
     def _shape(self, span: Span, type_name: str, metric: Damage) -> float:
         """The curve that the span's own points bend: its parent's, in proportion to its weights,
         or that of quantization at large."""
-        parent = self.parent.get(span.name)
-        if parent is None:
+        if span.parent is None:
             return math.exp(-A_BIT * by_name(type_name).bpw)
-        share = self._elements(span) / self._elements(parent)
-        return max(share * self.damage(parent, type_name, metric), LEAST)
-
-    def _elements(self, span: Span) -> int:
-        return sum(self.space.ties[i].elements for i in span.ties)
+        share = self.space.elements(span) / self.space.elements(span.parent)
+        return max(share * self.damage(span.parent, type_name, metric), LEAST)
 
     def _reference_type(self, span: Span) -> str:
         return self.reference[span.ties[0]]
 
     def costs(
-        self,
-        metric: Damage,
-        seconds: Callable[[Span, str], float] = lambda *_: 0.0,
-        spans: Sequence[Span] | None = None,
+        self, metric: Damage = kld, seconds: Callable[[Span, str], float] = lambda *_: 0.0
     ) -> tuple[SpanCosts, ...]:
         """Every span with its types, smaller ones never less damaging than larger ones."""
         found = []
-        for span in spans or self.spans:
+        for span in self.spans:
             least = 0.0
             costs: list[TypeCost] = []
             for type_name in reversed(span.types):
@@ -196,20 +188,18 @@ class Sensitivity:
             found.append(SpanCosts(span.name, tuple(reversed(costs))))
         return tuple(found)
 
-    def mix_of(self, types: Sequence[str]) -> Mix:
-        """The mix in which each span has one of ``types``."""
+    def mix_of(self, allocation: Allocation) -> Mix:
+        """The mix in which each span has the type that it was allocated."""
         mix = list(self.reference)
-        for span, type_name in zip(self.spans, types, strict=True):
+        for span, chosen in zip(self.spans, allocation.chosen, strict=True):
             for place in span.ties:
-                mix[place] = type_name
+                mix[place] = span.types[chosen]
         return tuple(mix)
 
     def allocated(self, max_bytes: int, metric: Damage = kld) -> tuple[Mix, Allocation]:
         """The mix of least damage in a file of at most ``max_bytes``."""
-        costs = self.costs(metric)
-        found = allocate(costs, max_bytes - self.space.fixed_bytes)
-        types = [c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)]
-        return self.mix_of(types), found
+        found = allocate(self.costs(metric), max_bytes - self.space.fixed_bytes)
+        return self.mix_of(found), found
 
     def settle(self, max_bytes: int, until: float) -> None:
         """Measure what the best mix of this size would have, until it has nothing else or only
@@ -227,17 +217,15 @@ class Sensitivity:
                 return
             self.measure(wanted[: max(1, int(self.ledger.left - until))])
 
-    def refine(self, max_bytes: int, until: float) -> None:
+    def split(self, max_bytes: int, until: float) -> None:
         """Split spans, the most damaging first, as long as that pays."""
-        settled: set[str] = set()
+        kept_whole: set[str] = set()
         while self.ledger.left > until:
             mix, before = self.allocated(max_bytes)
-            open_ = [
-                s for s in self.spans if s.name not in settled and len(self.space.split(s)) > 1
-            ]
-            if not open_:
+            divisible = [s for s in self.spans if len(s.ties) > 1 and s.name not in kept_whole]
+            if not divisible:
                 return
-            span = max(open_, key=lambda s: self.damage(s, mix[s.ties[0]], kld))
+            span = max(divisible, key=lambda s: self.damage(s, mix[s.ties[0]], kld))
             type_name = mix[span.ties[0]]
             if type_name == self._reference_type(span):
                 type_name = span.types[-2] if len(span.types) > 1 else type_name
@@ -245,17 +233,11 @@ class Sensitivity:
             unknown = [p for p in parts if self.published(p, type_name) is None]
             if len(unknown) > self.ledger.left - until:
                 return
-            whole = self.spans
-            place = whole.index(span)
-            for part in parts:
-                self.parent[part.name] = span
-                self.every[part.name] = part
             self.measure([(part, type_name) for part in unknown if type_name in part.types])
-            self.spans = (*whole[:place], *parts, *whole[place + 1 :])
+            coarse, place = self.spans, self.spans.index(span)
+            self.spans = (*coarse[:place], *parts, *coarse[place + 1 :])
             _, after = self.allocated(max_bytes)
-            if after.damage < (1 - PAYS) * before.damage:
-                self.split_into[span.name] = tuple(part.name for part in parts)
-            else:
-                self.spans = whole
-                settled.add(span.name)
+            if after.damage >= (1 - PAYS) * before.damage:
+                self.spans = coarse
+                kept_whole.add(span.name)
             self.settle(max_bytes, until)

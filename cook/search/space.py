@@ -62,12 +62,14 @@ class Tie:
 @dataclass(frozen=True)
 class Span:
     """``ties`` (places in the space) of one group that change their type together, and the
-    ``types`` that all of them take, from the smallest to the largest."""
+    ``types`` that all of them take, from the smallest to the largest; ``parent``: the span that it
+    was split from."""
 
     name: str
     group: str
     ties: tuple[int, ...]
     types: tuple[str, ...]
+    parent: Span | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +170,10 @@ class Space:
         places = set(span.ties)
         return tuple(type_name if i in places else t for i, t in enumerate(mix))
 
+    def elements(self, span: Span) -> int:
+        """Weights of the span's tensors."""
+        return sum(self.ties[i].elements for i in span.ties)
+
     def bytes_in(self, span: Span, type_name: str) -> int:
         """Of the span's tensors in this type."""
         return sum(self.ties[i].bytes_in(type_name) for i in span.ties)
@@ -185,14 +191,14 @@ class Space:
         roles: dict[str, list[int]] = {}
         for i in span.ties:
             roles.setdefault(self.ties[i].role, []).append(i)
-        if len(roles) > 1:
-            return tuple(self._span(span.group, places) for places in roles.values())
         if len(span.ties) == 1:
             return (span,)
         half = len(span.ties) // 2
-        return self._span(span.group, span.ties[:half]), self._span(span.group, span.ties[half:])
+        halves = span.ties[:half], span.ties[half:]
+        parts = roles.values() if len(roles) > 1 else halves
+        return tuple(self._span(span.group, places, span) for places in parts)
 
-    def _span(self, group: str, places: Sequence[int]) -> Span:
+    def _span(self, group: str, places: Sequence[int], parent: Span | None = None) -> Span:
         ties = [self.ties[i] for i in places]
         common = set.intersection(*(set(self.types[i]) for i in places))
         types = tuple(t for t in self.types[places[0]] if t in common)
@@ -205,7 +211,7 @@ class Space:
         every = {t.layer for t in of_group if t.role in roles}
         if layers and len(layers) < len(every):
             name += f" {layers[0]}" if len(layers) == 1 else f" {layers[0]}-{layers[-1]}"
-        return Span(name, group, tuple(places), types)
+        return Span(name, group, tuple(places), types, parent)
 
 
 def _ties(file: GgufFile, kept: set[str]) -> Iterator[Tie]:

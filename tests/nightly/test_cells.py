@@ -16,11 +16,11 @@ from cook.build.run import Built
 from cook.errors import GateError, InputError, StepError
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellStatus, read_outcomes
-from cook.nightly.cells import due
+from cook.nightly.cells import NightRequest, due
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import load_pipeline
-from cook.nightly.tonight import NightRequest, tonight
+from cook.nightly.tonight import tonight
 from cook.output import Mode, Output
 from cook.steps.memory import MemoryStep
 from cook.steps.quantize import QuantizeStep
@@ -126,15 +126,15 @@ def test_the_last_good_pick_runs_again(pipeline: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(cells, "prepare", lambda *_, **__: prepared)
     monkeypatch.setattr(cells, "build", build)
-    assert cells.run_cell(loaded, cell, QUIET).status is CellStatus.FAILED
+    assert cells.run_cell(loaded, cell, NightRequest(pipeline), QUIET).status is CellStatus.FAILED
     text = hashlib.sha256(cell.loaded.text.encode()).hexdigest()
     night = Series(World(prompts=10, tokens=32), 1).measure().judged((), ())
     night = replace(night, cell=cell.name, record=replace(night.record, recipe_sha256=text))
     append(loaded.history, night)
-    cells.run_cell(loaded, cell, QUIET)
+    cells.run_cell(loaded, cell, NightRequest(pipeline), QUIET)
     # A night that was no good is no measure.
     append(loaded.history, replace(night, id="worse", good=False))
-    cells.run_cell(loaded, cell, QUIET)
+    cells.run_cell(loaded, cell, NightRequest(pipeline), QUIET)
     assert asked == [None, night.pick, night.pick]
 
 
@@ -157,7 +157,8 @@ def test_nights_of_a_cell_end_in_a_verdict_each(
     )
     monkeypatch.setattr(cells, "prepare", lambda *_, **__: prepared)
     monkeypatch.setattr(cells, "build", lambda *_, **__: Built(next(made), Path("r"), (), (), ()))
-    outcomes = [cells.run_cell(loaded, cell, QUIET, into=pipeline.parent / "n") for _ in nights]
+    request = NightRequest(pipeline, into=pipeline.parent / "n")
+    outcomes = [cells.run_cell(loaded, cell, request, QUIET) for _ in nights]
     assert [outcome.status for outcome in outcomes] == [
         CellStatus.OK,
         CellStatus.OK,
@@ -195,7 +196,7 @@ def test_a_cell_prints_its_start_and_each_phase_once(
     )
     monkeypatch.setattr(cells, "build", build)
     lines: list[str] = []
-    cells.run_cell(loaded, loaded.cells[0], QUIET, say=lines.append)
+    cells.run_cell(loaded, loaded.cells[0], NightRequest(pipeline), QUIET, lines.append)
     assert [line.partition(", after")[0] for line in lines] == [
         "tiny-bundled: started",
         "tiny-bundled: quantize the drafts",

@@ -11,8 +11,9 @@ import pytest
 from cook.errors import GateError, StepError
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellOutcome, worst
+from cook.nightly.cells import NightRequest
 from cook.nightly.pipeline import Cell
-from cook.nightly.tonight import NightRequest, raise_for, report, tonight
+from cook.nightly.tonight import raise_for, report, tonight
 from cook.output import Mode, Output
 from tests.builds import TINY
 from tests.nightly.outcomes import FAILED, WORSE, outcome
@@ -52,7 +53,7 @@ def test_a_sweep_counts_its_cells_and_prints_what_a_night_finds(
         "version: 1\nname: p\nrecipes: [r.yaml]\nengines: [bundled, ik_llama.cpp]\n"
     )
 
-    def run_cell(loaded: object, cell: Cell, output: Output, **more: object) -> CellOutcome:
+    def run_cell(loaded: object, cell: Cell, *more: object) -> CellOutcome:
         return replace(outcome(), cell=cell.name)
 
     monkeypatch.setattr(cells, "run_cell", run_cell)

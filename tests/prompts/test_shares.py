@@ -1,4 +1,4 @@
-"""Prompts of a replay: halves that balance, shares of a race that cover each prompt once."""
+"""Prompts of a replay: halves that balance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.prompts.prompt_set import Half, Prompt, PromptSet, load_prompts, select, subset
-from cook.prompts.shares import in_halves, race_shares
+from cook.prompts.shares import in_halves
 
 
 def prompt_set(*halves: tuple[str, Half]) -> PromptSet:
@@ -25,21 +25,6 @@ HALF: st.SearchStrategy[Half] = st.sampled_from(["pick", "report"])
 SETS = st.lists(st.tuples(st.sampled_from("abcd"), HALF), min_size=2, max_size=60).map(
     lambda halves: prompt_set(*halves)
 )
-
-
-@given(SETS)
-@settings(max_examples=100, deadline=None)
-def test_shares_cover_every_prompt_once_and_the_reporting_half_comes_last(
-    prompts: PromptSet,
-) -> None:
-    dealt = in_halves(prompts)
-    shares = race_shares(dealt)
-    every = [name for share in shares for name in share]
-    assert Counter(every) == Counter(p.id for p in prompts.prompts)
-    assert all(shares)
-    half = {p.id: p.half for p in dealt.prompts}
-    assert {half[name] for name in shares[-1]} == {"report"}
-    assert {half[name] for share in shares[:-1] for name in share} == {"pick"}
 
 
 @given(SETS)
@@ -73,14 +58,3 @@ def test_balanced_halves_stay_as_they_are() -> None:
 def test_one_prompt_cannot_be_both_chosen_and_reported_on() -> None:
     with pytest.raises(InputError, match="two prompts at least"):
         in_halves(prompt_set(("a", "pick")))
-
-
-@pytest.mark.parametrize("pattern", ["abcd" * 8, "a" * 8 + "b" * 8 + "c" * 8 + "d" * 8])
-def test_shares_grow_and_each_has_its_part_of_every_category(pattern: str) -> None:
-    prompts = prompt_set(*[(c, "pick") for c in pattern], *[(c, "report") for c in pattern])
-    shares = race_shares(prompts)
-    assert [len(share) for share in shares] == [8, 8, 16, 32]
-    category = {p.id: p.category for p in prompts.prompts}
-    for share in shares:
-        counts = Counter(category[name] for name in share)
-        assert set(counts.values()) == {len(share) // 4}

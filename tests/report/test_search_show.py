@@ -26,7 +26,7 @@ def test_the_finalists_with_the_best_marked() -> None:
     assert "+0.09 (+0.07 to +0.11)" in lines[4]
     assert "found: found accepts 0.09 tokens a cycle more than Q4_K_M (0.07 to 0.11)" in lines
     assert "gap 0.20%" in out
-    assert "beyond 2.4 MiB extra bits buy less than 1.0% of acceptance length" in out
+    assert "beyond 2.2 MiB extra bits buy less than 1.0% of acceptance length" in out
 
 
 def test_how_well_the_models_predict_is_told_with_the_wide_table() -> None:
@@ -44,7 +44,6 @@ def test_a_search_that_measured_little_says_only_what_it_knows() -> None:
         law=None,
         decode=None,
         allocation=None,
-        enough_bytes=None,
         csv=None,
         found_recipe=None,
         finalists=search_record().finalists[:1],

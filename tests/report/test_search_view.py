@@ -23,7 +23,6 @@ def bare() -> SearchRecord:
         decode=None,
         allocation=None,
         front=(),
-        enough_bytes=None,
         finalists=(),
         best="",
         verdict="given",

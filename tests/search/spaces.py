@@ -17,7 +17,6 @@ from cook.search.space import Mix, Space, Tie
 
 TYPES = ("q2_K", "q4_K", "q8_0")
 PROMPTS = tuple(f"p{i}" for i in range(24))
-ROUNDS = (PROMPTS[:6], PROMPTS[6:12], PROMPTS[12:])
 
 
 def tensor(name: str, *shape: int) -> TensorInfo:
@@ -44,41 +43,35 @@ def space(layers: int = 2) -> Space:
 class Law:
     """An evaluator: the damage of each tie adds up, and takes acceptance with it.
 
-    ``weight`` [tie] of an error; ``asked``: every (mix, prompts) in order. Replies are the same
-    whenever they are asked for.
+    ``weight`` [tie] of an error; ``asked``: every mix in order. Replies are the same whenever they
+    are asked for.
     """
 
     space: Space
     weight: Sequence[float]
-    asked: list[tuple[Mix, tuple[str, ...]]] = field(default_factory=list)
+    asked: list[Mix] = field(default_factory=list)
     noise: float = 0.0
 
     def damage(self, mix: Mix) -> float:
         bits = [by_name(t).bpw for t in mix]
         return math.fsum(w * math.exp(-A_BIT * b) for w, b in zip(self.weight, bits, strict=True))
 
-    def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> list[Replies]:
-        found = []
-        for mix in mixes:
-            self.asked.append((mix, prompts))
-            damage = self.damage(mix)
-            rng = np.random.default_rng([zlib.crc32(" ".join(mix).encode()), 7])
-            noise = dict(zip(PROMPTS, self.noise * rng.normal(size=len(PROMPTS)), strict=True))
-            tokens = np.full(len(prompts), 1000.0)
-            rate = np.array([min(0.95, 0.8 * np.exp(-damage) + noise[p]) for p in prompts])
-            accepted = np.round(tokens * rate)
-            found.append(
-                Replies(
-                    prompts,
-                    ("prose",) * len(prompts),
-                    tokens,
-                    tokens * 1.2,
-                    accepted,
-                    tokens * (1 + damage),
-                    tokens * damage,
-                )
-            )
-        return found
+    def __call__(self, mix: Mix, prompts: tuple[str, ...]) -> Replies:
+        self.asked.append(mix)
+        damage = self.damage(mix)
+        rng = np.random.default_rng([zlib.crc32(" ".join(mix).encode()), 7])
+        noise = dict(zip(PROMPTS, self.noise * rng.normal(size=len(PROMPTS)), strict=True))
+        tokens = np.full(len(prompts), 1000.0)
+        rate = np.array([min(0.95, 0.8 * np.exp(-damage) + noise[p]) for p in prompts])
+        return Replies(
+            prompts,
+            ("prose",) * len(prompts),
+            tokens,
+            tokens * 1.2,
+            np.round(tokens * rate),
+            tokens * (1 + damage),
+            tokens * damage,
+        )
 
 
 def elements(one: Space) -> int:

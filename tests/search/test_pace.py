@@ -12,13 +12,13 @@ from cook.formats.quant_types import LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.active import TokenReads
 from cook.record.search_record import DecodeLaw
-from cook.scoring.price import BatchCurve
+from cook.search.evaluate import Replies
 from cook.search.pace import (
     JUDGING,
     TIMED,
-    ByCycle,
-    BySecond,
+    CycleTimes,
     TimedDrafts,
+    fastest_length,
     mixes_to_time,
     read_bytes,
 )
@@ -29,14 +29,10 @@ SPACE = Space.of(FILE, LLAMA_CPP, ("q2_K", "q4_K", "q8_0"), imatrix=False)
 READS = TokenReads(FILE)
 SLOPES = {"q2_K": 3e-10, "q4_K": 2e-10, "q8_0": 1e-10, "q8_0 routed": 2e-10}
 LAW = DecodeLaw(1e-4, SLOPES, 1e-10, 5, 2, 0.01, 0.02)
-VERIFY = BatchCurve((0,), (1, 2, 3, 5), ((1e-3, 1.2e-3, 1.4e-3, 1.8e-3),), typed=True)
 
 
-RELATIVE = BatchCurve((0,), (1, 2, 3, 5), ((1.0, 1.2, 1.4, 1.8),), typed=True)
-
-
-def pace(n_max: int = 4, mirrors: bool = True) -> BySecond:
-    return BySecond(SPACE, READS, LAW, RELATIVE, VERIFY, n_max, mirrors)
+def pace(relative: float = 1.8) -> CycleTimes:
+    return CycleTimes(SPACE, READS, LAW, {4: 1.8e-3}, {4: relative}, 4)
 
 
 def test_a_cycle_is_the_drafts_decodes_and_one_verification() -> None:
@@ -44,9 +40,9 @@ def test_a_cycle_is_the_drafts_decodes_and_one_verification() -> None:
     assert set(read) == {"q8_0", "q8_0 routed"}
     decode_s = 1e-4 + read["q8_0"] * 1e-10 + read["q8_0 routed"] * 2e-10
     assert pace().decode_s(SPACE.tensor_types(SPACE.largest)) == pytest.approx(decode_s)
-    assert pace(mirrors=False).cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s)
-    again = 1.8 * decode_s
-    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s + again)
+    spans_s = decode_s - 1e-4
+    assert pace(0).cycle_s(spans_s) == pytest.approx(1.8e-3 + 4 * decode_s)
+    assert pace().cycle_s(spans_s) == pytest.approx(1.8e-3 + (4 + 1.8) * decode_s)
 
 
 def test_a_token_reads_the_experts_that_it_uses_and_one_row_of_the_embeddings() -> None:
@@ -67,19 +63,23 @@ def test_the_seconds_of_spans_add_up_to_a_mix() -> None:
     one = pace()
     for mix in (SPACE.largest, tuple(types[0] for types in SPACE.types)):
         spans = SPACE.spans()
-        seconds = sum(one.seconds(span, mix[span.ties[0]]) for span in spans)
-        assert one.of_seconds(seconds) == pytest.approx(one.cycle(mix))
+        seconds = sum(one.span_s(span, mix[span.ties[0]]) for span in spans)
+        assert seconds + LAW.fixed_s == pytest.approx(one.decode_s(SPACE.tensor_types(mix)))
 
 
-def test_where_acceptance_is_sought_every_cycle_counts_alike() -> None:
-    plain = ByCycle()
-    assert plain.cycle(SPACE.largest) == plain.of_seconds(3.0) == 1.0
-    assert plain.seconds(SPACE.spans()[0], "q2_K") == 0.0
-    assert plain.law is None
+def test_the_fastest_length_depends_on_what_is_accepted() -> None:
+    one = CycleTimes(SPACE, READS, LAW, {2: 1.4e-3, 4: 1.8e-3}, {2: 0.0, 4: 0.0}, 2)
+
+    def accepting(rate: float) -> Replies:
+        tokens = np.array([1000.0])
+        return Replies(("p",), ("c",), tokens, tokens, rate * tokens, tokens, tokens)
+
+    assert fastest_length(one, accepting(0.79), 4) == 4
+    assert fastest_length(one, accepting(0.3), 4) == 2
 
 
 def test_the_timed_mixes_show_every_type_in_every_group() -> None:
-    mixes = mixes_to_time(SPACE, np.random.default_rng(0))
+    mixes = mixes_to_time(SPACE)
     fitted = mixes[:-JUDGING]
     assert len(mixes) <= TIMED + 2 + JUDGING
     assert SPACE.largest in fitted

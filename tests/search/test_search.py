@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -15,9 +16,8 @@ import pytest
 from cook.recipe.load import load_recipe
 from cook.record.search_record import SearchRecord
 from cook.search.ledger import Budget, Ledger
-from cook.search.pace import ByCycle
-from cook.search.search import Aims, explored
-from tests.search.spaces import ROUNDS, Law, elements, space
+from cook.search.search import explored
+from tests.search.spaces import PROMPTS, Law, elements, space
 from tests.search.whole import RECIPE, TYPES, run, searched
 
 
@@ -29,15 +29,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
     model = space()
     law = Law(model, (1.0, 0.5, 0.2, 3.0, 0.5, 4.0, 2.0), noise=0.01)
-    ledger = Ledger(law, ROUNDS, Budget(evaluations=30))
+    ledger = Ledger(law, PROMPTS, Budget(evaluations=30))
     limit = int(elements(model) * 4.2 / 8) + model.fixed_bytes
-    hand = tuple(types[0] for types in model.types)
-    found = explored(model, ledger, Aims(limit, ByCycle(), 8), [hand])
+    found = explored(model, ledger, limit, 8)
     assert model.bytes_of(found.best) <= limit
-    assert ledger.spent <= 31
-    assert law.damage(found.best) < law.damage(hand)
-    again = Ledger(law, ROUNDS, Budget(evaluations=30))
-    assert explored(model, again, Aims(limit, ByCycle(), 8), [hand]).best == found.best
+    assert len(ledger.entries) <= 30
+    assert ledger.known(found.best) is not None, "what is found was replayed whole"
+    assert found.law is not None
+    fitting = (m for m in itertools.product(*model.types) if model.bytes_of(m) <= limit)
+    assert law.damage(found.best) <= 1.1 * min(map(law.damage, fitting))
+    again = Ledger(law, PROMPTS, Budget(evaluations=30))
+    assert explored(model, again, limit, 8).best == found.best
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,9 @@ def test_prompts_of_search_and_verdict_are_apart(record: SearchRecord) -> None:
 @pytest.mark.engine
 def test_the_final_has_the_given_the_engines_and_the_least_damaging(record: SearchRecord) -> None:
     families = {f.family for f in record.finalists}
-    assert families == {"given", "engine", "kld", "perplexity", "found"}
+    assert families >= {"given", "engine", "found"}
+    kld = min(f.replayed.mean_kld or 0 for f in record.finalists if f.family != "perplexity")
+    assert next(f for f in record.finalists if f.family == "found").replayed.mean_kld == kld
     assert all(f.size_bytes <= record.aim.max_bytes for f in record.finalists)
     assert "Q8_0" not in {f.name for f in record.finalists}, "it does not fit"
     assert record.verdict in ("found", "tie", "given")
@@ -70,8 +74,7 @@ def test_the_final_has_the_given_the_engines_and_the_least_damaging(record: Sear
 
 @pytest.mark.engine
 def test_the_budget_holds_and_the_gap_is_told(record: SearchRecord) -> None:
-    asked = [e for e in record.evaluations if e.purpose != "final"]
-    assert sum(e.replayed.prompts for e in asked) <= 17 * len(record.prompts.search)
+    assert len(record.evaluations) <= 16
     assert record.allocation is not None
     assert record.allocation.gap < 0.005
     assert record.allocation.bound <= record.allocation.damage
