@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_498,
     "scoring": 3_990,
     "record": 1_500,
-    "recipe": 7_145,
+    "recipe": 6_609,
     "trace": 1_204,
     "graph": 2_174,
     "engine_setup": 290,

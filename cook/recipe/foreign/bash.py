@@ -269,7 +269,7 @@ class Shell:
                     by = word
                     break
                 if word in _CLOSED_BY:
-                    self._inside.append(word)
+                    self._enter(word)
                 elif word in _CLOSED_BY.values() and self._inside:
                     self._inside.pop()
             elif command.assigns and (found := self._match(_ASSIGNMENT)):
@@ -290,7 +290,13 @@ class Shell:
         if not (command.empty or tests or self._match(_NO_WORDS) or "case" in self._inside):
             raise self._fail("bash takes no `(` here: quote it", start)
         self._at += 1
-        self._inside.append("(")
+        self._enter("(")
+
+    def _enter(self, opening: str) -> None:
+        """Notes what makes the commands from here on conditional."""
+        if len(self._inside) > MAX_DEPTH:
+            raise self._fail(f"commands nested deeper than {MAX_DEPTH}", self._at)
+        self._inside.append(opening)
 
     def _word(self, command: _Command) -> None:
         """Adds the word that stands here."""

@@ -393,9 +393,20 @@ def test_a_script_gives_its_quants_or_its_error(idiom: str, tmp_path: Path) -> N
         "x=" + "a" * 1000 + "; for i in " + "a " * 20000 + "; do x+=$i; done",
         "x=" + "a" * 5000 + "; y=${x%%" + "*a" * 30 + "b}; llama-quantize $y",
         "```\nquantize a\n```\n" * (MAX_BLOCKS + 1),
+        "(" * 50_000,
         "llama-quantize m.gguf o.gguf " + "a" * 400_000 + "{" + "b," * 200_000 + "}",
     ],
-    ids=["substitutions", "loops", "functions", "arrays", "texts", "patterns", "blocks", "braces"],
+    ids=[
+        "substitutions",
+        "loops",
+        "functions",
+        "arrays",
+        "texts",
+        "patterns",
+        "blocks",
+        "parentheses",
+        "braces",
+    ],
 )
 def test_what_grows_without_end_is_refused_soon(script: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(script)
