@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 353,
     "score_url": 229,
     "search": 2_514,
-    "build": 6_988,
+    "build": 6_974,
     "hub": 1_618,
     "logs": 1_304,
     "report": 4_757,

@@ -70,7 +70,8 @@ def keep(
     """Keep the answer of a build that ended well and depends on ``files`` (and what it left).
 
     ``began``: when it began (seconds since 1970). What was read and has changed since is not
-    what the answer is about, so then nothing is kept.
+    what the answer is about, so then nothing is kept; nor where another cook has removed
+    something from the store meanwhile, which this build shall make again.
     """
     from dataclasses import asdict
 
@@ -79,10 +80,13 @@ def keep(
     read = (path for path in watched if not any(path.is_relative_to(m) for m in made))
     if any(_changed_since(path, began) for path in read):
         return
+    identities = {path: _identity(path) for path in watched}
+    if any(then is None and path.is_relative_to(made[0]) for path, then in identities.items()):
+        return
     document = {
         "format": FORMAT,
         "environment": _environment(),
-        "files": [[str(path), _identity(path)] for path in watched],
+        "files": [[str(path), then] for path, then in identities.items()],
         "shown": asdict(shown),
         "record": str(record),
     }

@@ -73,6 +73,17 @@ def test_what_changed_while_it_was_built_is_not_kept(
     assert receipt.find(QUESTION) is None
 
 
+def test_nothing_is_kept_of_what_another_cook_has_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cook store gc` while the answer is written down: the next build makes it again."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    removed, record = tmp_path / "home" / "store" / "imatrix" / "k" / "data", tmp_path / "r.json"
+    record.write_text("{}")
+    receipt.keep(QUESTION, [removed], ANSWER, record, began=time.time() + 1)
+    assert receipt.find(QUESTION) is None
+
+
 def test_an_environment_that_changes_engines_voids_it(
     watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
