@@ -29,7 +29,7 @@ ROOMS = {
     "search": 2_028,
     "build": 6_974,
     "hub": 1_618,
-    "logs": 1_304,
+    "logs": 1_299,
     "report": 4_757,
     "steps": 4_498,
     "scoring": 3_802,

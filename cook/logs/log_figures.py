@@ -224,10 +224,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float, float]
 
 
 def _pair(
-    target: str | None,
-    draft: str | None,
-    file: str | None,
-    requests: Sequence[LoggedRequest],
+    target: str | None, draft: str | None, file: str | None, requests: Sequence[LoggedRequest]
 ) -> Pair:
     found = (_figure(*spec, requests) for spec in _FIGURES)
     return Pair(
@@ -258,13 +255,11 @@ def _figure(
 
 def spread(values: Sequence[float]) -> Spread:
     """Mean, median, standard deviation and range of at least one value."""
-    n, mean = len(values), math.fsum(values) / len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values)
     return Spread(
-        n=n,
-        mean=mean,
+        n=len(values),
+        mean=statistics.fmean(values),
         median=statistics.median(values),
-        stdev=math.sqrt(squares / (n - 1)) if n > 1 else None,
+        stdev=statistics.stdev(values) if len(values) > 1 else None,
         low=min(values),
         high=max(values),
     )
