@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from cook.build.counts import replayed, rival_counts
 from cook.build.decide import DECODE, WHOLE, Aim, Decision
 from cook.build.drafts import draft_records, reference_quality, why_not
 from cook.build.layout import Configuration, ForecastPlan, Layout, LiveChecks
-from cook.build.replayed import replayed
-from cook.build.rival_counts import rival_counts
 from cook.build.sentence import nothing_qualifies, pick_sentence
 from cook.build.slot_speeds import InParallel
 from cook.build.what_if import rejection, under

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from cook.build.plan import Plan, Planned, State, plan
 from cook.build.prepare import Prepared, prepare
 from cook.errors import InputError
 from cook.graph.execute import Executor, closure
-from cook.graph.step import Step
-from cook.graph.store import Store
+from cook.graph.step import Source, Step
+from cook.graph.store import Artifact, Store
 from cook.output import Output, printable
 from cook.paths import cook_home
+from cook.steps import tensors
 from cook.units import duration, plural, size
 
 SHOWN = 16
@@ -224,3 +225,29 @@ def _names(parts: Sequence[str]) -> str:
 
 def _listed(asked: LaidOut) -> str:
     return f"{asked.command('plan')} --commands"
+
+
+@dataclass(frozen=True)
+class Used:
+    """``keys`` of steps; ``sources``: digests of models whose tensors may be parts of them. Which
+    tensors these are is known only once a quant's importance is, so all of a source stay."""
+
+    keys: frozenset[str]
+    sources: frozenset[str]
+
+    def covers(self, artifact: Artifact) -> bool:
+        """Whether a build may use it."""
+        if artifact.kind == tensors.KIND:
+            return artifact.key_parts.get("inputs", {}).get("source") in self.sources
+        return artifact.key in self.keys
+
+
+def used_by(recipes: Iterable[Path], output: Output) -> Used:
+    """What builds of ``recipes``, each with its own engines, would use; InputError as there."""
+    keys: set[str] = set()
+    sources: set[str] = set()
+    for recipe in recipes:
+        for step in every_step(LaidOut(recipe).prepared(output)):
+            keys.add(step.key)
+            sources |= {n.digest for n in step.inputs().values() if isinstance(n, Source)}
+    return Used(frozenset(keys), frozenset(sources))

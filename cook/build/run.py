@@ -12,9 +12,8 @@ from typing import Any
 
 from cook.build.assemble import Finished, aim_of, assemble
 from cook.build.decide import Decision, decide
-from cook.build.drafts import draft_records
+from cook.build.drafts import draft_records, over_limits
 from cook.build.layout import Layout, checks_of
-from cook.build.limits import over_limits
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.slot_speeds import in_parallel

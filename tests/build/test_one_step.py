@@ -7,19 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cook.build.layout import Layout
-from cook.build.one_step import SHOWN, LaidOut, StepCommand, run_step, step_commands
+from cook.build.one_step import SHOWN, LaidOut, StepCommand, Used, run_step, step_commands
 from cook.build.plan import Planned, Reason, State
 from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import closure
 from cook.graph.step import Step
-from cook.graph.store import Store
+from cook.graph.store import Artifact, Store
 from cook.output import Mode, Output
 from cook.steps.tensors import KIND as TENSOR
 from tests.attacks.builds import SMALL
@@ -206,3 +206,25 @@ def test_what_is_wrong_with_a_key_is_told(
     with pytest.raises(InputError, match=r"imatrix \(bundled\) was made under it, which is") as was:
         run_step(imatrix.key, asked, output)
     assert "params changed" in was.value.message
+
+
+def test_steps_are_known_by_key_and_tensors_by_their_source() -> None:
+    used = Used(frozenset({"k"}), frozenset({"sha256:1"}))
+    step = Artifact(
+        directory=Path("s"),
+        kind="quantize",
+        key="k",
+        label="Q8_0",
+        key_parts={},
+        result={},
+        files=(),
+        seconds=1.0,
+        created="2026",
+        made_from={},
+    )
+    of_it = replace(step, kind="tensor", key="t", key_parts={"inputs": {"source": "sha256:1"}})
+    assert used.covers(step)
+    assert not used.covers(replace(step, key="other"))
+    assert used.covers(of_it)
+    assert not used.covers(replace(of_it, key_parts={"inputs": {"source": "sha256:2"}}))
+    assert not used.covers(replace(of_it, key_parts={}))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cook.build.counts import rival_counts
 from cook.build.dealing import Dealing
 from cook.build.forecast import Forecaster
 from cook.build.prepare import prepare
-from cook.build.rival_counts import rival_counts
 from cook.formats.gguf import read_gguf
 from cook.graph.execute import Executor
 from cook.graph.store import Store

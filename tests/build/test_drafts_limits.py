@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cook.build.limits import GIB, over_limits
+from cook.build.drafts import GIB, over_limits
 from cook.recipe.schema import SubjectToSpec as Limits
 from cook.record.measured import Quality
 from tests.bare_records import DRAFT

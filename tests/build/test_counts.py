@@ -1,14 +1,15 @@
-"""A rival's live counts: simulated in the order in which its servers were asked."""
+"""Counts for the record: of replays, and of an n-gram rival's servers in their order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from cook.build.counts import replayed, rival_counts
 from cook.build.dealing import Dealing
 from cook.build.forecast import Forecaster
-from cook.build.rival_counts import rival_counts
-from cook.record.record import CandidateKey
+from cook.graph.execute import Outcomes
+from cook.record.record import CandidateKey, Record
 from cook.steps.deal import Dealt
 from tests.build.fabricated import Fabrication, World
 from tests.build.laid_out import layout, score
@@ -17,7 +18,7 @@ RIVAL = {"type": "ngram-map-k", "size_n": 2, "size_m": 4}
 
 
 def dealt(folder: Path, shares: int) -> tuple[CandidateKey, Dealt, Forecaster]:
-    """A rival beside no draft, in so many blocks of fresh servers."""
+    """A rival next to no draft, in so many blocks of fresh servers."""
     laid_out = layout(score(rivals=[RIVAL], max_tokens=40))
     fabrication = Fabrication(folder, World(reply_tokens=40))
     assert laid_out.forecast is not None
@@ -58,3 +59,23 @@ def test_nothing_is_said_where_nothing_ran(tmp_path: Path) -> None:
     key, steps, forecaster = dealt(tmp_path, 1)
     never = tuple(replace(step, block=7) for step in steps.steps)
     assert rival_counts(key, Dealt(never, steps.name), forecaster) is None
+
+
+def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
+    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
+        ("small", "bundled", 4),
+        ("large", "bundled", 4),
+    ]
+    for found in record.replayed:
+        name = f"{found.draft} n_max=4"
+        predicted = next(c.predicted for c in record.candidates if c.name == name)
+        seen = dict(zip(found.ids, found.accepted, strict=True))
+        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
+        assert {i: seen[i] for i in reported} == reported
+        assert len(seen) == len(reported) == 16, "every prompt"
+
+
+def test_what_was_not_replayed_has_none() -> None:
+    plan = layout(score()).forecast
+    assert plan is not None
+    assert list(replayed([plan], Outcomes())) == []
