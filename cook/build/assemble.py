@@ -253,7 +253,7 @@ def _why_not_counted(checks: LiveChecks, outcomes: Outcomes) -> str | None:
         return None
     return (
         f"the engine returns no token ids, and the tokens of {recount.passed_over} replies cannot"
-        " be told from their text"
+        " be read from their text"
     )
 
 

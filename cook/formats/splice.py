@@ -56,9 +56,9 @@ def quantized_metadata(
         put("general.file_type", file_type, ValueType.UINT32)
     if imatrix is not None:
         number = ValueType.UINT32 if flavour is Flavour.LLAMA_CPP else ValueType.INT32
-        put("quantize.imatrix.file", _told(imatrix.file), ValueType.STRING)
+        put("quantize.imatrix.file", _as_stored(imatrix.file), ValueType.STRING)
         if imatrix.dataset:
-            put("quantize.imatrix.dataset", _told(imatrix.dataset), ValueType.STRING)
+            put("quantize.imatrix.dataset", _as_stored(imatrix.dataset), ValueType.STRING)
         put("quantize.imatrix.entries_count", imatrix.entries, number)
         if imatrix.chunks > 0:
             put("quantize.imatrix.chunks_count", imatrix.chunks, number)
@@ -72,7 +72,7 @@ def without_paths(quantized: GgufFile) -> dict[str, bytes]:
     metadata = {key: quantized.raw_value(key) for key in quantized.metadata}
     for key in ("quantize.imatrix.file", "quantize.imatrix.dataset"):
         if (path := quantized.string(key)) is not None:
-            metadata[key] = encode(_told(path))
+            metadata[key] = encode(_as_stored(path))
     return metadata
 
 
@@ -88,7 +88,7 @@ def _layer(name: str) -> int:
     return int(found.group(1)) if found else -1
 
 
-def _told(path: str) -> str:
+def _as_stored(path: str) -> str:
     """The last name of ``path``, cut as the engines cut a text."""
     name = re.split(r"[/\\]", path)[-1]
     return name.encode()[:_MOST_BYTES].decode(errors="ignore")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CANCEL_S = 15.0
-"""A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
+"""A program has 5 s to end (TERM_GRACE_S) before it is killed."""
 
 LOOK_S = 0.5
 """How often cook looks whether it is to stop, while steps run."""
@@ -311,7 +311,7 @@ class Executor(Closing):
             return step
 
     def _will_run(self, step: Step[Any]) -> bool:
-        """As far as can be told without looking at what is stored."""
+        """As far as is known without looking at what is stored."""
         return self._is_repeated(step) or not self.store.path(step.kind, step.key).exists()
 
     def _is_repeated(self, step: Step[Any]) -> bool:

@@ -60,7 +60,7 @@ def head(columns: Iterable[tuple[str, str]]) -> str:
 
 
 def fenced(value: str, language: str = "") -> str:
-    """``value`` as a code block that it cannot end by itself."""
+    """``value`` as a code block that nothing in it can end."""
     clean = plain(value.replace("\r", "\n"))
     longest = max((len(m) for m in re.findall(r"`{3,}", clean)), default=2)
     fence = "`" * (longest + 1)

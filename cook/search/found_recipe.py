@@ -17,7 +17,7 @@ from cook.search.space import Space
 
 _HEADER = """\
 # `cook search` wrote this: the recipe it was given, and the mix that it found as the last quant.
-# Build it, and every quant is confirmed beside the others: cook build {file}
+# Build it, and every quant is compared with the others: cook build {file}
 """
 
 
@@ -74,7 +74,7 @@ def rules(types: Mapping[str, str], space: Space) -> list[tuple[str, str]]:
 
 def base_type(types: Mapping[str, str], space: Space, engine: Engine) -> str:
     """The base type that the file is said to have: of the type of most of its weights, where that
-    asks for no imatrix by itself."""
+    asks for no imatrix itself."""
     weights: dict[str, int] = {}
     for tie in space.ties:
         for tensor in tie.tensors:

@@ -62,7 +62,7 @@ def judge(
 ) -> Judged:
     """Who is returned, and whether that is known to be better than the recipe given.
 
-    ``timing``: how far the logarithm of a measured cycle may be off, each contender's by itself.
+    ``timing``: how far the logarithm of a measured cycle may be off, each contender's alone.
     Too few prompts for an interval show nothing: then the recipe's own is returned.
     """
     own = [c for c in contenders if c.family == "given"]

@@ -34,7 +34,7 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
 
     ``model`` is the one whose imatrix is wanted: it has the target's tokens. Prompts stay in,
     because a draft reads them as well. Special tokens (of a chat template) stay where the
-    engine's imatrix tool can be told to parse them (:func:`corpus_args`), else they are left out:
+    engine's imatrix tool has an option to parse them (:func:`corpus_args`), else they are left out:
     spelt out they would be text that never occurs.
     """
 
@@ -72,7 +72,7 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
             ends = info.eog | ({info.bos} if info.add_bos and info.bos is not None else set())
             for index, reply in enumerate(trace):
                 said = [*reply.prompt.tolist(), *reply.tokens[: reply.head.emitted].tolist()]
-                # the imatrix tool begins each chunk by itself, and a reply's end is no text
+                # the imatrix tool begins each chunk on its own, and a reply's end is no text
                 first = 1 if said[0] in ends else 0
                 last = len(said) - (1 if said[-1] in ends else 0)
                 texts.append(worker.detokenize(said[first:last], special=special))

@@ -22,7 +22,7 @@ SAMPLED_CHARACTERS = 16_384
 """Of all prompts together, whose tokens are estimated by the vocabulary."""
 TOKENS_A_CYCLE = 2.2
 CHUNK_TOKENS = 512
-WIDE = 0.1
+COST_PER_WIDTH = 0.1
 """Each further token of a batch takes so much of a single decode."""
 
 
@@ -123,7 +123,7 @@ def _vocabulary(model: Path) -> Vocabulary | None:
 
 def wide(width: int) -> float:
     """How many decodes of one token take as long as one of ``width`` tokens."""
-    return 1 + WIDE * (width - 1)
+    return 1 + COST_PER_WIDTH * (width - 1)
 
 
 def text_cost(model: Input, text: Input, context: int, chunks: int | None) -> Cost | None:

@@ -173,8 +173,8 @@ def _notes(
         yield "`experts` and `prune_layers` are not part of it: it makes the whole quant"
     if general and any(rule.group for rule in quant.rules):
         yield (
-            "groups are written as patterns; layers for multi-token prediction are told from "
-            "others only by the model (--model)"
+            "groups are written as patterns; which layers are for multi-token prediction "
+            "only the model says (--model)"
         )
 
 

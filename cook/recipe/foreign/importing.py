@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
 # As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
-# norms, biases and vectors). Each is true by itself, so their order does not matter. Which layers
+# norms, biases and vectors). Each is true alone, so their order does not matter. Which layers
 # are for multi-token prediction no name tells: `mtp` has no pattern, and neither has `other`.
 PATTERNS: Mapping[Group, str] = {
     Group.ATTENTION: rf"{_BLOCK}((cross_)?attn_(?!rel_b|sinks)|indexer[._])",
