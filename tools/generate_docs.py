@@ -43,7 +43,8 @@ shell by which an engine takes options (`LLAMA_ARG_*`, `HF_*`) reaches them.
 Replay, traces and timings run in cook's worker, with the parameters of the engine's library that
 the server sets for a flag. "In replay" says which flags they follow so; which they go without,
 because the flag is the server's alone and changes neither a token nor the time of a decode (a
-warning says so); and which end a plan with an error, as only `score: {method: live}` can follow them.
+warning says so); and which end a plan with an error, as only `score: {method: live}` can follow
+them.
 
 Reviewed: the bundled llama.cpp (of llama-cpp-python 0.3.36) and ik_llama.cpp 8337e4cd.
 """
