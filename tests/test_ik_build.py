@@ -28,8 +28,8 @@ QUANTS = ("IQ1_KT", "IQ1_KT-PUFFED", "IQ2_KL")
 SHORTER = {
     "  context: 512\n  # 256 experts": "  context: 512\n  chunks: 60\n  # 256 experts",
     "  chunks: 100\n": "  chunks: 3\n",
-    "  max_tokens: 128\n": "  max_tokens: 24\n  limit: 4\n  context: 2048\n"
-    "  live_budget: {minutes: 0.05}\n",
+    "  max_tokens: 128\n": "  max_tokens: 24\n  limit: 4\n  context: 2048\n",
+    "  live_budget: {minutes: 120}\n": "  live_budget: {minutes: 0.05}\n",
     "    n_max: [4, 8, 16]\n": "    n_max: [4]\n",
     "    cache_types: [f16, q8_0]\n": "",
 }

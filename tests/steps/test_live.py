@@ -21,8 +21,9 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
-from cook.record.prompt_runs import TOLERATED_CORES
+from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps import live
+from cook.steps.deal import DealStep
 from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch
 from tests.workbench import workbench
 
@@ -60,10 +61,16 @@ def test_slow_answers_of_ik_tell_how_long_the_draft_read(
         *(ik_engine, "draft", target, one, 1024, draft, one, DraftSettings(3)),
         *(prompts, 48, Sampling(), False),
     )
-    whole = drafted.run(bench).runs
+
+    def runs() -> tuple[PromptRun, ...]:
+        (dealt,) = DealStep((drafted,), 0, False).run(bench).dealt
+        assert dealt.outcome is not None
+        return dealt.outcome.runs
+
+    whole = runs()
     assert [run.late_reading_ms for run in whole] == [None, None], "each token takes a millisecond"
     monkeypatch.setattr(live, "STREAMED_MS", 0.0)
-    streamed = drafted.run(bench).runs
+    streamed = runs()
     for run, same in zip(streamed, whole, strict=True):
         assert (run.draft_n, run.draft_n_accepted) == (same.draft_n, same.draft_n_accepted)
         assert run.late_reading_ms is not None
