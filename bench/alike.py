@@ -1,15 +1,18 @@
-"""Two servers of one model without a draft, dealt the same prompts: does the interval hold 1?
+"""``python -m bench.alike``: two servers without a draft, dealt the same prompts: are they alike?
 
-Every difference is an error of timing: of 100 runs the interval should hold 1 in 95.
+They are one model with the same arguments, so every difference is an error of timing: the interval
+should hold 1 in 95 of 100 runs. Every run is printed and appended to a file.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from bench.study import Study, empty_executor
+from bench.study import Study, append_result, empty_executor, neighbour
 from cook.build.layout import NO_DRAFT, dealt_into
 from cook.build.prepare import prepare
 from cook.recipe.load import parse_recipe
@@ -20,46 +23,92 @@ from cook.steps.deal import DealStep, Dealt
 RECIPE = """\
 version: 1
 name: alike
-drafts: [{name: draft, source: "demo://draft-f16.gguf"}]
+drafts: [{name: draft, source: "TARGET"}]
 score:
   method: live
-  target: {source: "demo://target.gguf", args: {threads: 1, flash_attention: false}}
+  target: {source: "TARGET", args: {threads: THREADS, flash_attention: false}}
   prompts: demo
   categories: [docstring, tests, prose, class, function-body, literal]
   limit: 24
   max_tokens: 96
   context: 2048
 """
-STARTS = 4
+TARGET = "demo://target.gguf"
 AGAIN = "again"
+RESULTS = Path(__file__).parent / "results" / "alike.jsonl"
 
 
-def alike() -> Study:
-    """The demo's target, one thread, both servers alive at once in every block."""
-    loaded = parse_recipe(RECIPE, Path("alike.yaml").absolute())
-    layout = prepare(loaded, engines=["bundled"]).layouts[0]
-    assert layout.baseline is not None, "it scores"
-    servers = [replace(layout.baseline.live, name=name) for name in (NO_DRAFT, AGAIN)]
+def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[str, Any]:
+    """One run: ``ratio``, the speed of the one server over that of the other, with the interval
+    ``low`` to ``high`` of its error of timing; ``disturbed`` of all ``requests``."""
+    text = RECIPE.replace("TARGET", target).replace("THREADS", str(threads))
+    layout = prepare(parse_recipe(text, Path("alike.yaml").absolute()), engines=["bundled"])
+    baseline = layout.layouts[0].baseline
+    assert baseline is not None, "it scores"
+    servers = [replace(baseline.live, name=name) for name in (NO_DRAFT, AGAIN)]
     steps = tuple(
-        DealStep(tuple(replace(s, prompts=prompts) for s in servers), block, together=True)
-        for block, prompts in enumerate(dealt_into(servers[0].prompts, STARTS))
+        DealStep(tuple(replace(s, prompts=prompts) for s in servers), block, together)
+        for block, prompts in enumerate(dealt_into(servers[0].prompts, starts))
     )
     with empty_executor() as executor:
         outcomes = executor.run(steps)
         for failure in outcomes.failures.values():
             raise failure.error
         dealt = [Dealt(steps, one.name).outcomes(outcomes.result) for one in servers]
-    runs = [tuple(run for outcome in side for run in outcome.runs) for side in dealt]
+        runs = [tuple(run for outcome in side for run in outcome.runs) for side in dealt]
+        blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
     rows = [Row(s.name, None, (), side) for s, side in zip(servers, runs, strict=True)]
     found = standings(rows, NO_DRAFT, Objective.END_TO_END_SPEED)
     assert found is not None, "both ran"
-    rival, leader = found.rival or AGAIN, found.leader
-    low, high, ratio = map(
-        math.exp, (found.low, found.high, found.value[rival] - found.value[leader])
+    sign = 1 if found.leader == NO_DRAFT else -1
+    low, high = sorted((math.exp(sign * found.low), math.exp(sign * found.high)))
+    return {
+        "ratio": math.exp(found.value[AGAIN] - found.value[NO_DRAFT]),
+        "low": low,
+        "high": high,
+        "holds_one": low <= 1 <= high,
+        "half_width": math.sqrt(high / low) - 1,
+        "together": all(block.together for block in blocks),
+        "disturbed": sum(run.disturbed for side in runs for run in side),
+        "requests": sum(map(len, runs)),
+        "seconds": round(sum(block.seconds for block in blocks), 1),
+    }
+
+
+def line_of(run: dict[str, Any]) -> str:
+    return (
+        f"two servers of one model: {run['ratio']:.4f} ({run['low']:.4f} to {run['high']:.4f}), "
+        f"{'holds 1' if run['holds_one'] else 'DOES NOT HOLD 1'}, +- {run['half_width']:.2%}; "
+        f"{run['disturbed']} of {run['requests']} requests disturbed, {run['seconds']:.0f} s"
     )
-    disturbed = sum(run.disturbed for side in runs for run in side)
-    line = (
-        f"two servers of one model: {rival} is {ratio:.4f}x as fast as {leader} ({low:.4f} to "
-        f"{high:.4f}), {disturbed} of {sum(map(len, runs))} requests disturbed"
-    )
-    return Study((line,), low <= 1 <= high)
+
+
+def alike() -> Study:
+    """The demo's target, one thread, four starts, both servers alive at once."""
+    run = measured(TARGET, 1, 4, together=True)
+    return Study((line_of(run),), run["holds_one"])
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--target", default=TARGET, help="a GGUF, or demo://NAME")
+    asked.add_argument("--threads", type=int, choices=(1, 2), default=1)
+    asked.add_argument("--starts", type=int, choices=(1, 4), default=4)
+    asked.add_argument("--turns", action="store_true", help="one server alive at a time")
+    asked.add_argument("--runs", type=int, default=1)
+    asked.add_argument("--noisy", action="store_true", help="next to a noisy neighbour")
+    asked.add_argument("--results", type=Path, default=RESULTS)
+    words = asked.parse_args()
+    cell = {name: getattr(words, name) for name in ("threads", "starts", "turns", "noisy")}
+    held = 0
+    for number in range(words.runs):
+        with neighbour(words.noisy):
+            run = measured(words.target, words.threads, words.starts, together=not words.turns)
+        print(f"{number + 1}: {line_of(run)}", flush=True)
+        append_result(words.results, {"cell": {"target": Path(words.target).name, **cell}, **run})
+        held += run["holds_one"]
+    print(f"{cell}: 1 is held in {held} of {words.runs} runs")
+
+
+if __name__ == "__main__":
+    main()

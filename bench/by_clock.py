@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.comparisons import built
+from bench.study import append_result, neighbour
 
 RESULTS = Path(__file__).parent / "results" / "by-clock.jsonl"
 SPEEDS = ("end_to_end_speed", "decode_speed")
@@ -30,8 +31,6 @@ def line_of(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {c["name"]: c for c in record["candidates"]}
     picked = found.get(pick["candidate"], {})
     return {
-        "created": record["created"],
-        "machine": record["machine"]["processor"],
         "recipe": record["recipe"],
         "engines": list(record["engines"]),
         "decided": pick["decided"],
@@ -101,17 +100,16 @@ def main() -> None:
     asked.add_argument("recipes", nargs="*", type=Path)
     asked.add_argument("--builds", type=int, default=1)
     asked.add_argument("--engine", default="bundled")
+    asked.add_argument("--noisy", action="store_true", help="next to a noisy neighbour")
     asked.add_argument("--results", type=Path, default=RESULTS)
     asked.add_argument("--table", type=Path, help="print what the lines of a file come to")
     words = asked.parse_args()
     for recipe in [one for one in words.recipes for _ in range(words.builds)]:
-        with TemporaryDirectory(prefix="cook-by-clock-") as home:
+        with TemporaryDirectory(prefix="cook-by-clock-") as home, neighbour(words.noisy):
             started = time.monotonic()
-            record = built(recipe, Path(home), words.engine)
-        line = {**line_of(record), "seconds": round(time.monotonic() - started, 1)}
-        words.results.parent.mkdir(parents=True, exist_ok=True)
-        with words.results.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+            line = line_of(built(recipe, Path(home), words.engine))
+            line |= {"seconds": round(time.monotonic() - started, 1), "noisy": words.noisy}
+        append_result(words.results, line)
         print(json.dumps({k: v for k, v in line.items() if k != "candidates"}), flush=True)
     if words.table is not None:
         found = [json.loads(text) for text in words.table.read_text("utf-8").splitlines()]

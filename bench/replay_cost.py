@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.random_model import write_random_model
 from bench.study import Study, engines
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
@@ -25,6 +24,7 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Floats32, Ids
 from cook.paths import demo_dir
+from tools.random_model import write_random_model
 
 MOST_RATIO, MOST_GROWTH = 1.15, 1.2
 ROUNDS, PROMPT, REPLY, TOP = 15, 128, 384, 64

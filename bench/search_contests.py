@@ -51,9 +51,10 @@ output spared. ``experts`` is the dense network of a model that has none."""
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """One search of the table: what it ended with, and the verdict. ``entered``: the finalists by
-    name."""
+    """One search of the table on the prompts ``search``: what it ended with, and the verdict.
+    ``entered``: the finalists by name."""
 
+    search: tuple[str, ...]
     found: Explored
     judged: Judged
     entered: dict[str, Contender]
@@ -133,7 +134,7 @@ def play(
         for name, (family, mix) in entered.items()
     }
     judged = judge(tuple(contenders.values()), CONFIDENCE)
-    return Played(found, judged, contenders)
+    return Played(tuple(search), found, judged, contenders)
 
 
 def contests(table: MixTable, count: int) -> list[Contest]:
@@ -151,6 +152,11 @@ def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> Mix:
     return max(fitting, key=lambda m: table.replies(m).on(prompts).acceptance_length)
 
 
+def _ratio(table: MixTable, one: Mix, other: Mix, prompts: Sequence[str]) -> float:
+    lengths = [table.replies(m).on(prompts).acceptance_length for m in (one, other)]
+    return lengths[0] / lengths[1]
+
+
 @dataclass(frozen=True)
 class Exhausted:
     """A search beside all mixes of its size. ``ratio``: what it found over the best of them, both
@@ -161,6 +167,10 @@ class Exhausted:
     ratio: float
     share: float
     """Evaluations over the mixes that there are."""
+    halves: tuple[float, ...]
+    """The same ratio of searches that saw a half of the prompts."""
+    held_out: tuple[float, ...]
+    """On the other half: what these found over the mix that is the best of all on theirs."""
 
 
 def exhausted(table: MixTable, held: Sequence[Contest]) -> list[Exhausted]:
@@ -169,10 +179,16 @@ def exhausted(table: MixTable, held: Sequence[Contest]) -> list[Exhausted]:
     for contest in held:
         size = contest.max_bytes
         whole, best = play(table, size, every, every), best_of(table, size, every)
-        lengths = [table.replies(m).acceptance_length for m in (whole.found.best, best)]
+        halves, held_out = [], []
+        for one in contest.searches:
+            unseen = [name for name in every if name not in one.search]
+            seen = best_of(table, size, one.search)
+            halves.append(_ratio(table, one.found.best, best, every))
+            held_out.append(_ratio(table, one.found.best, seen, unseen))
         made = [len(p.found.sensitivity.ledger.entries) for p in (whole, *contest.searches)]
         share = max(made) / len(table.place)
-        found.append(Exhausted(size, lengths[0] / lengths[1], share))
+        ratio = _ratio(table, whole.found.best, best, every)
+        found.append(Exhausted(size, ratio, share, tuple(halves), tuple(held_out)))
     return found
 
 
@@ -254,7 +270,9 @@ def search_contests() -> Study:
             within &= one.ratio >= WITHIN and one.share <= SHARE
             lines.append(
                 f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations"
+                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations; seeing half of "
+                f"the prompts {' and '.join(f'{r:.4f}' for r in one.halves)}; on prompts unseen "
+                f"{' and '.join(f'{r:.4f}' for r in one.held_out)} of what replaying all finds"
             )
         counted = duels(held)
         for name, counts in counted.items():

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.random_model import Shape, write_random_model
 from bench.study import Study
 from cook.engines.base import Engine, TypeRule
 from cook.engines.discover import discover
@@ -28,6 +27,7 @@ from cook.output import Mode, Output
 from cook.recipe.rules import quantizable
 from cook.steps.quantize import QuantizeStep
 from cook.steps.tensors import KIND
+from tools.random_model import Shape, write_random_model
 
 SHAPE = Shape(vocabulary=4096, width=1024, layers=3, hidden=1024, heads=8, kv_heads=8, experts=16)
 ROUTED = ("q4_K", "q5_K", "q6_K", "q4_0")

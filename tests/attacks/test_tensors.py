@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from bench.random_model import Shape, write_random_model
 from cook.graph.store import Store
 from tests.attacks.builds import (
     build,
@@ -27,6 +26,7 @@ from tests.attacks.builds import (
     said,
 )
 from tests.attacks.conftest import at_length
+from tools.random_model import Shape, write_random_model
 
 pytestmark = pytest.mark.engine
 

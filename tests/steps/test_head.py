@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.random_model import Shape, write_random_model
 from cook.engines.base import ModelArgs
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, read_gguf
@@ -23,6 +22,7 @@ from cook.steps.memory import MemoryStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.tensors import KIND
 from tests.workbench import run
+from tools.random_model import Shape, write_random_model
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512)

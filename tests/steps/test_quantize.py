@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.random_model import Shape, write_random_model
 from cook.engines import tool_runs
 from cook.engines.base import PerplexityJob, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.supervisor import Supervisor
@@ -33,6 +32,7 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.tensors import KIND
 from tests.workbench import run as run_steps
 from tests.workbench import workbench
+from tools.random_model import Shape, write_random_model
 
 SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512, experts=5)
 PATHS = {"quantize.imatrix.file", "quantize.imatrix.dataset"}
