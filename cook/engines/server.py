@@ -256,20 +256,21 @@ class Server(ServerClient):
     def _prove_drafting(self) -> None:
         """Raise unless a server that is to draft says that it will, and another that it does
         not."""
-        drafting = self.job.drafts
-        log = self.log.read_text(encoding="utf-8", errors="replace")
-        if drafting and (found := _NO_DRAFT.search(log)):
-            raise self._not_drafting(found.group().strip())
+        drafting = says = self.job.drafts
         if self.engine.flavour is Flavour.LLAMA_CPP:
             status, slots = self._ask(lambda api: api.get("/slots"))
             listed = status == 200 and isinstance(slots, list) and bool(slots)
             says = listed and any(
                 isinstance(slot, dict) and slot.get("speculative") is True for slot in slots
             )
-            if drafting and not says:
-                raise self._not_drafting("/slots does not say speculative")
-            if says and not drafting:
-                raise self._hidden("/slots says speculative")
+        # After that answer: what the server wrote before it has been read by then.
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        if drafting and (found := _NO_DRAFT.search(log)):
+            raise self._not_drafting(found.group().strip())
+        if drafting and not says:
+            raise self._not_drafting("/slots does not say speculative")
+        if says and not drafting:
+            raise self._hidden("/slots says speculative")
         self._refuse_hidden(read_speculators(log.splitlines()))
 
     def _prove_counters(self, running: Running) -> None:

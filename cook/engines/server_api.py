@@ -6,7 +6,6 @@ JSON, or not of the expected form is a StepError naming the field.
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -95,6 +94,13 @@ class _Tokens(_Answer):
 
 class _Content(_Answer):
     content: str
+
+
+class _Part(_Content):
+    """Of a streamed /completion."""
+
+    tokens: list[Count] = []
+    stop: bool = False
 
 
 class _Prompt(_Answer):
@@ -374,14 +380,15 @@ def parse_completion(answer: object) -> Completion:
 
 def parse_stream(parts: Sequence[StreamPart]) -> Completion:
     """A streamed /completion, its parts together; ValueError saying what is wrong with one."""
-    answers = [json.loads(data) for _, data in parts]
+    answers = [_json(data) for _, data in parts]
     for answer in answers:
-        if "error" in answer:
+        if isinstance(answer, dict) and "error" in answer:
             raise ValueError(f"an error amid the stream: {error_text(answer, b'')}")
-    if not answers or not answers[-1].get("stop"):
+    found = [_Part.model_validate(answer) for answer in answers]
+    if not found or not found[-1].stop:
         raise ValueError("the stream broke off")
-    text = "".join(answer["content"] for answer in answers)
-    tokens = [token for answer in answers for token in answer.get("tokens", ())]
+    text = "".join(part.content for part in found)
+    tokens = [token for part in found for token in part.tokens]
     whole = parse_completion({**answers[-1], "content": text, "tokens": tokens})
     end_s = parts[-1][0]
     before_end_ms = [(end_s - at_s) * 1000 for at_s, _ in parts[:-1]]

@@ -119,6 +119,9 @@ def test_a_reply_may_hold_any_end_of_a_line() -> None:
     [
         (b"", "broke off"),
         (stream({"content": "a", "stop": False}), "broke off"),
+        (stream({"stop": True}), "content: Field required"),
+        (b"data: [1]\n\n", "it is no JSON object"),
+        (b'data: {"conte\n\n', "it is no JSON object"),
         (b"data: {\n\n", "something unusable"),
         (stream({"error": {"message": "out of memory"}}), "amid the stream: out of memory"),
         (stream({"content": "", "stop": True}), "timings: Field required"),
