@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.study import Study, append_result, empty_executor, neighbour
-from cook.build.layout import NO_DRAFT, dealt_into
-from cook.build.prepare import prepare
+from cook.job.layout import NO_DRAFT, dealt_into
+from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
 from cook.record.objective import Objective
 from cook.scoring.compare import Row, standings

@@ -16,9 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from bench.study import Study, empty_executor
-from cook.build.forecast import acceptance_deviation
-from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
-from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
@@ -26,6 +23,9 @@ from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
+from cook.job.forecast import acceptance_deviation
+from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
+from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import PROFILES, positions_of, simulate

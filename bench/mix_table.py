@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from cook.build.prepare import prepare
 from cook.cli.options import open_output
 from cook.formats.arrays import Floats
 from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import by_name
 from cook.graph.execute import Executor
 from cook.graph.store import Store
+from cook.job.prepare import prepare
 from cook.paths import cook_home, demo_dir
 from cook.search.evaluate import Replays, Replies
 from cook.search.job import SearchJob, SearchRequest

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cook.build.plan import plan
-from cook.build.prepare import prepare
 from cook.formats import gguf
 from cook.inspection import ModelReport, inspect
+from cook.job.plan import plan
+from cook.job.prepare import prepare
 from tests.giant import VOCABULARY, write_giant
 
 MOST_BYTES = 300e6

@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 353,
     "score_url": 229,
     "search": 2_028,
-    "build": 6_946,
+    "job": 6_946,
     "hub": 1_618,
     "logs": 1_299,
     "report": 4_756,
@@ -308,7 +308,7 @@ def test_a_test_file_is_named_after_what_it_tests() -> None:
 
 
 def test_no_folder_of_tests_is_left_out(request: pytest.FixtureRequest) -> None:
-    """pytest's own list leaves out folders called `build`, which is a room of ours."""
+    """pytest's own list leaves out some names of folders, such as `build`."""
     left_out: list[str] = request.config.getini("norecursedirs")
     files = [path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
     assert len(files) > 200

@@ -9,7 +9,7 @@ from cook.cli import options as opt
 from cook.output import Output
 
 if TYPE_CHECKING:
-    from cook.build.run import Built
+    from cook.job.run import Built
 
 
 def command(
@@ -39,11 +39,11 @@ def command(
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
       cook build recipes/demo.yaml --scheduler tcp://10.0.0.1:8786
     """
-    from cook.build.answer import answer
+    from cook.job.answer import answer
 
     def build_it() -> Built:
-        from cook.build.prepare import prepare
-        from cook.build.run import build
+        from cook.job.prepare import prepare
+        from cook.job.run import build
 
         prepared = prepare(
             recipe,

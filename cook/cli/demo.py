@@ -8,7 +8,7 @@ from cook.cli import options as opt
 from cook.output import Output
 
 if TYPE_CHECKING:
-    from cook.build.run import Built
+    from cook.job.run import Built
 
 
 def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE) -> None:
@@ -22,11 +22,11 @@ def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE)
       cook demo
       cook demo --json > record.json
     """
-    from cook.build.answer import answer
+    from cook.job.answer import answer
 
     def build_it() -> Built:
-        from cook.build.prepare import prepare
-        from cook.build.run import build
+        from cook.job.prepare import prepare
+        from cook.job.run import build
 
         return build(prepare("demo", engines=[engine] if engine else (), output=out), out)
 

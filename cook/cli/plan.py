@@ -37,16 +37,16 @@ def command(
       cook plan recipes/demo.yaml --commands | sh
     """
     if commands:
-        from cook.build.one_step import LaidOut, show_commands
         from cook.errors import InputError
+        from cook.job.one_step import LaidOut, show_commands
 
         if check or steps or strict:
             raise InputError("--commands goes without --check, --steps and --strict")
         asked = LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args)
         show_commands(asked, out)
         return
-    from cook.build.plan import plan, show_plan
-    from cook.build.prepare import prepare
+    from cook.job.plan import plan, show_plan
+    from cook.job.prepare import prepare
 
     prepared = prepare(
         recipe,

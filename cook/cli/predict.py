@@ -107,9 +107,9 @@ def command(
     """
     # The request's fields are the options above, by their names.
     options: dict[str, Any] = {k: v for k, v in locals().items() if v is not None and k != "out"}
-    from cook.build.predict import PredictRequest
-    from cook.build.predict_show import answer
     from cook.errors import InputError
+    from cook.job.predict import PredictRequest
+    from cook.job.predict_show import answer
 
     for model in ("target", "draft"):
         speed = options.pop(f"{model}_speed", None)

@@ -209,8 +209,8 @@ def check(
       cook recipes check ling-flash-iq1kt --engine ik --tensors Ling-flash-BF16.gguf
     """
     from cook import units
-    from cook.build.prepare import engines_at_hand, require_plannable
     from cook.errors import RecipeError
+    from cook.job.prepare import engines_at_hand, require_plannable
     from cook.recipe.check import check_recipe
     from cook.recipe.load import load_recipe
 

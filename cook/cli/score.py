@@ -10,7 +10,7 @@ from cook.cli import options as opt
 from cook.output import Output, plain, right
 
 if TYPE_CHECKING:
-    from cook.build.run import Built
+    from cook.job.run import Built
     from cook.score_url import UrlFigures, UrlScore
     from cook.scoring.totals import Total
 
@@ -94,7 +94,7 @@ def command(
         from cook.errors import InputError
 
         raise InputError("--model chooses one of a router's models: it goes with --url")
-    from cook.build.answer import answer
+    from cook.job.answer import answer
     from cook.recipe.schema import rival_keys
 
     settings: dict[str, object] = {
@@ -111,9 +111,9 @@ def command(
     }
 
     def build_it() -> Built:
-        from cook.build.adhoc import score_recipe
-        from cook.build.prepare import prepare
-        from cook.build.run import build
+        from cook.job.adhoc import score_recipe
+        from cook.job.prepare import prepare
+        from cook.job.run import build
 
         loaded = score_recipe(
             *(target, drafts or [], recipe, settings, maximize),

@@ -213,7 +213,7 @@ def _wanted(
         )
     used = None
     if recipes:
-        from cook.build.one_step import used_by
+        from cook.job.one_step import used_by
 
         used = used_by(recipes, out)
     return [

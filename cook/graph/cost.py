@@ -1,7 +1,7 @@
 """What a step costs, in work that any machine does: models loaded, weights read, files copied.
 
 Counted on a reference machine that makes nominal seconds. What a machine makes of them is learned
-from every step that it has run (:mod:`cook.build.machine_pace`).
+from every step that it has run (:mod:`cook.job.machine_pace`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cook.build.plan import State, plan
-from cook.build.prepare import Prepared, prepare
-from cook.build.run import Built, build, raise_for
 from cook.errors import (
     CookError,
     GateError,
@@ -21,6 +18,9 @@ from cook.errors import (
     StepError,
 )
 from cook.graph.step import Step
+from cook.job.plan import State, plan
+from cook.job.prepare import Prepared, prepare
+from cook.job.run import Built, build, raise_for
 from cook.nightly.cell_outcome import RECORD, CellOutcome, CellStatus, write_outcome
 from cook.nightly.gates import judge
 from cook.nightly.history import append, read_history

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cook.build.locate import ModelFile
 from cook.engines.base import Engine
 from cook.errors import InternalError
 from cook.formats.quant_types import Flavour, ftype_by_name
+from cook.job.locate import ModelFile
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import ModelTensors, Resolution

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from cook.build.layout import DraftPlan, Layout
-from cook.build.locate import ModelFile
-from cook.build.prepare import Prepared
 from cook.engines.base import DraftSettings
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError, StepError
 from cook.formats.gguf import header
 from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
+from cook.job.layout import DraftPlan, Layout
+from cook.job.locate import ModelFile
+from cook.job.prepare import Prepared
 from cook.record.objective import Objective
 from cook.search.evaluate import BASE, Deployed
 from cook.search.ledger import Budget

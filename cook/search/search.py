@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
 from cook.graph.execute import Executor
 from cook.graph.store import Store
+from cook.job.prepare import prepare
 from cook.output import Output
 from cook.paths import cook_home
 from cook.record.find import keep_search

@@ -180,13 +180,13 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(cook: Any) -> N
     file.write_text("threads = 2\n")
     code = (
         "import sys\n"
-        "import cook.build.prepare\n"
+        "import cook.job.prepare\n"
         "def prepare(*a, **k): return None\n"
-        "cook.build.prepare.prepare = prepare\n"
-        "import cook.build.run\n"
+        "cook.job.prepare.prepare = prepare\n"
+        "import cook.job.run\n"
         "def build(prepared, output, *, threads, **k):\n"
         "    print('threads', threads); raise SystemExit(0)\n"
-        "cook.build.run.build = build\n"
+        "cook.job.run.build = build\n"
         "from cook.cli.main import run\n"
         "run(sys.argv[1:])\n"
     )

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.build.locate import locate
 from cook.demo import smollm2
 from cook.demo.smollm2 import PACKAGE, SMOLLM2, write_in_f16
 from cook.errors import PrerequisiteError
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import by_name
+from cook.job.locate import locate
 from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
 from cook.recipe.load import load_recipe

@@ -11,12 +11,12 @@ import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from cook.build.locate import locate
 from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, UNPACKED, unpacked
 from cook.engines.base import ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.formats.gguf import GgufFile, read_gguf
+from cook.job.locate import locate
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 

@@ -124,7 +124,7 @@ def test_a_download_goes_on_after_kill_9(hub: Any, tmp_path: Path) -> None:
     hub.fault("GET /blob/", "stall")
     code = (
         "from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 1 << 14\n"
-        "from cook.build.locate import local_path; from cook.recipe.sources import HubRef\n"
+        "from cook.job.locate import local_path; from cook.recipe.sources import HubRef\n"
         f"print(local_path(HubRef.parse('hf://org/tiny/{FILE}')))"
     )
     env = {

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cook.build.prepare import Prepared, prepare
-from cook.build.run import build
 from cook.engines.process.supervisor import ask
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.graph.store import Store
 from cook.hub.published import MAP, MAP_SIGNATURE, NOT_CHECKED, UNSIGNED
+from cook.job.prepare import Prepared, prepare
+from cook.job.run import build
 from cook.output import Mode, Output
 from cook.paths import cook_home
 from tests.hub import hub_server

@@ -139,7 +139,7 @@ def test_twenty_faults_there_and_back(
     hub: Any, login: str, record: Record, quiet: Output, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Twenty faults on the way up, twenty on the way down; no login in anything said."""
-    from cook.build.locate import locate
+    from cook.job.locate import locate
     from cook.recipe.sources import HubRef
 
     caplog.set_level(logging.DEBUG)

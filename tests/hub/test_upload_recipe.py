@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cook.build.plan import plan
-from cook.build.prepare import prepare
-from cook.build.run import build
 from cook.hub.package import PublishRequest, pack
 from cook.hub.upload import publish
+from cook.job.plan import plan
+from cook.job.prepare import prepare
+from cook.job.run import build
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cook.build.run import Built
 from cook.errors import GateError, InputError, StepError
+from cook.job.run import Built
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellStatus, read_outcomes
 from cook.nightly.cells import NightRequest, due

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.messages import ModelLoad
@@ -27,6 +26,7 @@ from cook.engines.worker.worker import Worker
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.graph.step import source
+from cook.job.prepare import prepare
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.scoring.simulate import Profile, positions_of, simulate

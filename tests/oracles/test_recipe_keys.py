@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from cook.build.prepare import prepare
 from cook.engines import mixture
 from cook.engines.base import QuantizeJob
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.graph.step import Step
+from cook.job.prepare import prepare
 from cook.recipe.load import load_recipe, shipped_recipes
 from cook.steps.live import LiveStep
 from tests.oracles.freeze import require_frozen

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cook.build.prepare import prepare
 from cook.engines.base import Engine
 from cook.errors import InputError
 from cook.formats.trace_file import TraceFile
+from cook.job.prepare import prepare
 from cook.record.record import Record
 from tests.builds import build
 from tests.engines.tiny_model import write_tiny_model

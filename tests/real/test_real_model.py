@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from cook.build.plan import plan
-from cook.build.prepare import prepare
 from cook.cli.main import main
 from cook.engines.ngram_settings import NgramType
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import read_imatrix
 from cook.formats.trace_file import TraceFile
 from cook.graph.store import Store
+from cook.job.plan import plan
+from cook.job.prepare import prepare
 from cook.record.record import Record, read_record
 from cook.record.search_record import read_search_record
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cook.build.locate import locate
 from cook.demo.unpack import UNPACKED
+from cook.job.locate import locate
 from cook.paths import demo_dir
 from cook.recipe.demo import apply_demo
 from cook.recipe.load import load_recipe, shipped_recipes

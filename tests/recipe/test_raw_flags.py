@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cook.build.adhoc import score_recipe
 from cook.errors import PrerequisiteError, RecipeError
 from cook.formats.quant_types import Flavour
+from cook.job.adhoc import score_recipe
 from cook.recipe.lint import lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
 from cook.recipe.raw_flags import PLACES

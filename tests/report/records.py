@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cook.build.sentence import pick_sentence
 from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
+from cook.job.sentence import pick_sentence
 from cook.provenance import Machine
 from cook.record.measured import (
     DraftSpeed,

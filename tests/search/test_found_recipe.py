@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cook.build.locate import ModelFile
 from cook.errors import InternalError
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import LLAMA_CPP
 from cook.graph.step import source
+from cook.job.locate import ModelFile
 from cook.paths import demo_dir
 from cook.recipe.load import load_recipe, parse_recipe
 from cook.recipe.rules import ModelTensors

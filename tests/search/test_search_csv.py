@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cook.build.prepare import prepare
 from cook.graph.execute import Executor
 from cook.graph.store import Store
+from cook.job.prepare import prepare
 from cook.output import Output
 from cook.record.search_record import SearchRecord
 from cook.search.evaluate import Replays

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cook.build.drafting import left_to_score, target_corpus
-from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
 from cook.formats.sampling import Sampling
 from cook.graph.step import source
+from cook.job.drafting import left_to_score, target_corpus
+from cook.job.locate import SourceReader
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.recipe.load import parse_recipe

@@ -18,8 +18,8 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.trace import TraceStep
 from cook.steps.work import computed_bytes, read_bytes
-from tests.build.fabricated import source
-from tests.build.laid_out import SIZES, TARGET, layout, score
+from tests.job.fabricated import source
+from tests.job.laid_out import SIZES, TARGET, layout, score
 
 LAYOUT = layout(score())
 

@@ -1,0 +1,350 @@
+"""From a recipe's quants and ready drafts to the steps that make and measure each file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from cook.engines.arguments import placement
+from cook.engines.base import Engine
+from cook.engines.mixture import mixture_types
+from cook.errors import InputError
+from cook.formats.gguf import GgufFile, TensorInfo
+from cook.formats.output_head import is_head, with_head
+from cook.formats.quant_types import LLAMA_CPP, bytes_as
+from cook.formats.reduction import Reduction, kept_tensors
+from cook.formats.vocabulary import read_vocabulary
+from cook.graph.step import Input, Source
+from cook.job.layout import DraftPlan, Rival
+from cook.job.locate import IMATRIX_ROLE, ModelFile, SourceReader
+from cook.prompts.calibration import split_for_calibration
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
+from cook.recipe.active import TokenReads
+from cook.recipe.engine_rules import to_engine_rules
+from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
+from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
+from cook.recipe.sources import HubRef
+from cook.steps.corpus import TraceCorpusStep, corpus_args
+from cook.steps.head import HeadStep
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.memory import MemoryStep
+from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quantize import QuantizeStep
+from cook.steps.reduce import ReduceStep
+from cook.steps.tensors import PublishedTensor
+from cook.steps.trace import TraceStep
+
+
+@dataclass(frozen=True)
+class DraftLayout:
+    """Lays out the drafts of one recipe on one engine.
+
+    ``suffix`` ends every name where several engines make the same quants.
+    """
+
+    engine: Engine
+    recipe: Recipe
+    reader: SourceReader
+    source: ModelFile | None
+    suffix: str = ""
+
+    @cached_property
+    def imatrix(self) -> ImatrixStep | Source | None:
+        """The importance matrix: a step, a ready file, or none."""
+        spec = self.recipe.imatrix
+        if spec is None or self.source is None:
+            return None
+        if spec.file is not None:
+            return self.reader.text(spec.file, IMATRIX_ROLE)
+        args = placement(self.engine, "imatrix", spec.args.to_model_args())
+        corpus: Source | TraceCorpusStep
+        if isinstance(spec.corpus, Path | HubRef):
+            corpus = self.reader.text(spec.corpus, "imatrix.corpus")
+        else:
+            score = self.recipe.score
+            assert score is not None, "the schema asks for a target to write the text"
+            target = self.reader.model(score.target.source, "target")
+            corpus = target_corpus(self.engine, self.source.source, target, score)
+            args = (*args, *corpus_args(self.engine))
+        return ImatrixStep(
+            engine=self.engine,
+            model=self.source.source,
+            corpus=corpus,
+            context=spec.context,
+            chunks=spec.chunks,
+            process_output=spec.process_output,
+            minimum_coverage=spec.coverage.experts,
+            otherwise=spec.coverage.otherwise,
+            args=args,
+        )
+
+    @cached_property
+    def reference(self) -> PerplexityStep | None:
+        """The source's own perplexity, and its logits where divergence is asked for."""
+        spec = self.recipe.evaluate
+        if spec is None or self.source is None:
+            return None
+        tokens = len(read_vocabulary(self.source.file).tokens) if spec.divergence else None
+        return self._perplexity("source", self.source.source, spec, tokens)
+
+    def quants(self, resolved: Iterable[tuple[Quant, Resolution]]) -> Iterator[DraftPlan]:
+        """A plan for every quant and all that is tried of it, in the recipe's order."""
+        for quant, resolution in resolved:
+            assert self.source is not None, "quants have a source"
+            plan, types = self._quant(quant, resolution, self.source)
+            for reduction in quant.candidates:
+                yield self._reduced(plan, quant.name, self.source.file, types, reduction)
+
+    def ready(self) -> Iterator[DraftPlan]:
+        """A plan for the source, where it is a candidate, and for every ready file and all that
+        is tried of it."""
+        if self.recipe.include_source and self.source is not None:
+            file = self.source.file
+            yield self._draft("source", self.source.source, file, _types(file), TokenReads(file))
+        for draft in self.recipe.drafts:
+            model = self.reader.model(draft.source, draft.name)
+            for output in draft.output or (None,):
+                name, made, file = self._with_output(draft.name, model, output)
+                plan = self._draft(name, made, file, _types(file), TokenReads(file))
+                plan = replace(plan, output=output)
+                for reduction in draft.candidates:
+                    yield self._reduced(plan, name, file, _types(file), reduction)
+
+    def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> tuple[DraftPlan, ...]:
+        """``plans``, and each behind every one of ``first``: the same files."""
+
+        def named(plan: DraftPlan, rival: Rival) -> str:
+            names = (name.removesuffix(self.suffix) for name in (plan.name, rival.name))
+            return " after ".join(names) + self.suffix
+
+        return tuple(
+            each
+            for plan in plans
+            for each in (plan, *(replace(plan, name=named(plan, r), after=r) for r in first))
+        )
+
+    def in_contexts(self, plans: Sequence[DraftPlan]) -> tuple[DraftPlan, ...]:
+        """``plans`` with every context of a draft's own that the recipe lists, which mainline has
+        not; they differ in memory alone."""
+        score = self.recipe.score
+        if score is None or not score.draft.context or self.engine.flavour == LLAMA_CPP:
+            return tuple(plans)
+        return tuple(
+            replace(
+                plan,
+                name=named + self.suffix,
+                context=context,
+                memory=replace(plan.memory, name=named, context=context) if plan.memory else None,
+            )
+            for plan in plans
+            for context in score.draft.context
+            for named in (f"{plan.name.removesuffix(self.suffix)} context={context}",)
+        )
+
+    def _with_output(
+        self, name: str, model: ModelFile, output: str | None
+    ) -> tuple[str, Input, GgufFile]:
+        """What ``model`` is called with its output head as ``output``, what makes it, its header;
+        the file as it is where that changes nothing."""
+        if output is None:
+            return name, model.source, model.file
+        name = f"{name} output={output}"
+        if is_head(model.file, output):
+            return name, model.source, model.file
+        file = with_head(model.file, output)
+        step = HeadStep(self.engine, name, model.source, output, file.tensor_bytes)
+        return name, step, file
+
+    def _draft(
+        self,
+        name: str,
+        model: Input,
+        file: GgufFile,
+        types: Mapping[str, str],
+        reads: TokenReads,
+        kept: Collection[str] | None = None,
+    ) -> DraftPlan:
+        """The plan of ``model``, which has the tensors of ``file``, or those that are ``kept``, as
+        far as is known in ``types``."""
+        tensors = [t for t in file.tensors if kept is None or t.name in kept]
+        sizes = _sizes(tensors, types)
+        return DraftPlan(
+            name=name + self.suffix,
+            model=model,
+            quality=self._quality(name, model),
+            memory=self._memory(name, model),
+            predicted_tensor_bytes=sum(sizes.values()) if sizes is not None else None,
+            elements=sum(t.elements for t in tensors),
+            active=reads.of(sizes) if sizes is not None and reads.known else None,
+            type_counts=dict(Counter(types[t.name] for t in tensors if t.name in types)),
+        )
+
+    def _reduced(
+        self,
+        whole: DraftPlan,
+        name: str,
+        file: GgufFile,
+        types: Mapping[str, str],
+        reduction: Reduction,
+    ) -> DraftPlan:
+        """``whole``, a plan of ``file`` in ``types`` that the recipe calls ``name``, with
+        ``reduction``; the same file where that changes nothing."""
+        if reduction == Reduction():
+            return whole
+        named = reduction.named(name)
+        changes = reduction.applied_to(file)
+        if changes is None:
+            return replace(whole, name=named + self.suffix, reduction=reduction)
+        kept = kept_tensors(file, changes)
+        sizes = _sizes([t for t in file.tensors if t.name in kept], types)
+        step = ReduceStep(named, whole.model, changes, sum(sizes.values()) if sizes else None)
+        plan = self._draft(named, step, file, types, TokenReads(file, changes.experts), kept)
+        return replace(plan, quantize=whole.quantize, output=whole.output, reduction=reduction)
+
+    def _quant(
+        self, quant: Quant, resolution: Resolution, source: ModelFile
+    ) -> tuple[DraftPlan, Mapping[str, str]]:
+        """The plan, and the types as far as they are known."""
+        assert self.recipe.model is not None, "quants have a source"
+        types = {name: t for name, t in resolution.types.items() if t is not None}
+        step = QuantizeStep(
+            engine=self.engine,
+            quant=quant.name,
+            source=source.source,
+            imatrix=self.imatrix if quant.use_imatrix else None,
+            ftype=quant.ftype,
+            rules=to_engine_rules(resolution),
+            expected=tuple(sorted(types.items())),
+            predicted_tensor_bytes=None,
+            allow_requantize=self.recipe.model.allow_requantize,
+            split=quant.split,
+        )
+        if not resolution.complete:
+            # What the engine's own mixture gives the tensors that no rule hits.
+            anything = Path("imatrix") if step.imatrix is not None else None
+            job = step.job(Path("unused"), anything, 1)
+            types = dict(mixture_types(self.engine, job, step.source.key))
+            step = replace(step, expected=tuple(sorted(types.items())))
+        if quant.tensors_from is not None:
+            published = self._published(quant, quant.tensors_from, source.file, types)
+            step = replace(step, imatrix=None, published=published)
+        sizes = _sizes(source.file.tensors, types)
+        step = replace(step, predicted_tensor_bytes=sum(sizes.values()) if sizes else None)
+        plan = self._draft(quant.name, step, source.file, types, self._reads)
+        return replace(plan, quantize=step), types
+
+    def _published(
+        self, quant: Quant, origin: TensorsFrom, file: GgufFile, types: Mapping[str, str]
+    ) -> tuple[PublishedTensor, ...]:
+        """The tensors of ``quant`` that change their type, as somebody published them.
+
+        InputError where the engine's own mixture would decide on some.
+        """
+        if undecided := [t.name for t in file.tensors if t.name not in types]:
+            raise InputError(
+                f"quant {quant.name}: `tensors_from` needs every type stated, and the engine's "
+                f"mixture decides on {some(undecided)}",
+                hint="write `mixture: pure`, or rules for them",
+            )
+        changed = (t for t in file.tensors if types[t.name] != t.type_name)
+        return self.reader.published(origin, [(t, types[t.name]) for t in changed])
+
+    @cached_property
+    def _reads(self) -> TokenReads:
+        assert self.source is not None, "asked of quants, which have a source"
+        return TokenReads(self.source.file)
+
+    def _quality(self, name: str, model: Input) -> DivergenceStep | PerplexityStep | None:
+        spec = self.recipe.evaluate
+        if spec is None:
+            return None
+        if self.reference is not None and spec.divergence:
+            args = placement(self.engine, "perplexity", spec.args.to_model_args())
+            return DivergenceStep(self.engine, name, model, self.reference, args)
+        return self._perplexity(name, model, spec, None)
+
+    def _perplexity(
+        self, name: str, model: Input, spec: EvaluateSpec, vocabulary_size: int | None
+    ) -> PerplexityStep:
+        return PerplexityStep(
+            engine=self.engine,
+            name=name,
+            model=model,
+            corpus=self.reader.text(spec.corpus, "evaluate.corpus"),
+            context=spec.context,
+            chunks=spec.chunks,
+            vocabulary_size=vocabulary_size,
+            args=placement(self.engine, "perplexity", spec.args.to_model_args()),
+        )
+
+    def _memory(self, name: str, model: Input) -> MemoryStep | None:
+        score = self.recipe.score
+        if score is None:
+            return None
+        given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
+        args = self.engine.as_draft(given, target, score.context)
+        return MemoryStep(self.engine, name, model, args, score.context)
+
+
+def _types(file: GgufFile) -> dict[str, str]:
+    return {tensor.name: tensor.type_name for tensor in file.tensors}
+
+
+def _sizes(tensors: Iterable[TensorInfo], types: Mapping[str, str]) -> dict[str, int] | None:
+    """Bytes of every tensor's data as ``types`` say; None where one is not known."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        wanted = types.get(tensor.name)
+        if wanted is None:
+            return None
+        kept = tensor.size_bytes if wanted == tensor.type_name else bytes_as(wanted, tensor.shape)
+        if kept is None:
+            return None
+        sizes[tensor.name] = kept
+    return sizes
+
+
+def target_corpus(
+    engine: Engine, model: Source, target: ModelFile, score: ScoreSpec
+) -> TraceCorpusStep:
+    """The calibration text of ``score``'s target, for ``model``: what it writes, as it will be
+    sampled, on the prompts of its set that are kept apart from scoring.
+
+    InputError when none are left.
+    """
+    split = split_for_calibration(score.prompts, load_prompts(score.prompts))
+    trace = lay_trace(engine, score, target, split.calibration.prompts)
+    return TraceCorpusStep(engine, model, replace(trace, batch_width=1))
+
+
+def lay_trace(
+    engine: Engine, score: ScoreSpec, target: ModelFile, prompts: tuple[Prompt, ...]
+) -> TraceStep:
+    """The recording of what ``target`` says to ``prompts`` on ``engine``."""
+    return TraceStep(
+        engine=engine,
+        target=target.source,
+        args=score.target.args.to_model_args(),
+        context=score.context,
+        prompts=prompts,
+        max_tokens=score.max_tokens,
+        sampling=score.sampling.to_sampling(),
+        chat=has_template(target.file),
+        batch_width=score.batch_width,
+    )
+
+
+def has_template(file: GgufFile) -> bool:
+    """Whether prompts are rendered by the target's own chat template."""
+    return "tokenizer.chat_template" in file.metadata
+
+
+def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:
+    """``prompts`` without those that ``imatrix.corpus: trace`` calibrates on, before any limit."""
+    spec = recipe.imatrix
+    if spec is None or spec.corpus != "trace" or recipe.score is None:
+        return prompts
+    return split_for_calibration(recipe.score.prompts, prompts).scoring

@@ -1,0 +1,253 @@
+"""One step of a recipe by its key, and the commands that make every step so: for whatever runs
+commands (a shell, GNU parallel, Slurm, ssh, a CI matrix) on machines that share COOK_HOME.
+
+A step is not kept anywhere. It is laid out from the recipe again, as a plan is, and so has the
+same key wherever recipe, sources, engine and cook are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cook.errors import InputError
+from cook.graph.execute import Executor, closure
+from cook.graph.step import Source, Step
+from cook.graph.store import Artifact, Store
+from cook.job.plan import Plan, Planned, State, plan
+from cook.job.prepare import Prepared, prepare
+from cook.output import Output, printable
+from cook.paths import cook_home
+from cook.steps import tensors
+from cook.units import duration, plural, size
+
+SHOWN = 16
+"""Characters of a key in a command."""
+SHORTEST = 8
+"""Characters of a key that may stand for all of it, where no other begins so."""
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """What a command line says of the recipe to lay out."""
+
+    recipe: Path
+    engines: tuple[str, ...] = ()
+    demo: bool = False
+    threads: int | None = None
+    unsafe_args: bool = False
+
+    def prepared(self, output: Output) -> Prepared:
+        """With every source read whole, so that all keys are final."""
+        return prepare(
+            self.recipe,
+            engines=self.engines,
+            demo=self.demo,
+            threads=self.threads,
+            unsafe_args=self.unsafe_args,
+            output=output,
+        )
+
+    def command(self, *words: str) -> str:
+        """``cook WORDS RECIPE`` with these options, for a shell."""
+        options = [word for engine in self.engines for word in ("--engine", engine)]
+        options += ["--demo"] if self.demo else []
+        options += ["--threads", str(self.threads)] if self.threads is not None else []
+        options += ["--allow-unsafe-args"] if self.unsafe_args else []
+        return shlex.join(["cook", *words, str(self.recipe), *options])
+
+
+@dataclass(frozen=True)
+class StepCommand:
+    """What makes one step that a build would run.
+
+    ``wave``: 1 where all its inputs are stored, else one more than that of the last of them.
+    ``cores`` that its programs use; ``seconds`` None: not known. ``timed``: it must run alone, on
+    ``machine``, whose timing it is; None: on any.
+    """
+
+    command: str
+    wave: int
+    key: str
+    label: str
+    cores: int
+    memory_bytes: int
+    device: bool
+    timed: bool
+    machine: str | None
+    seconds: float | None
+
+    @property
+    def line(self) -> str:
+        """For a shell; what it needs is behind it, as a comment."""
+        parts = [f"wave {self.wave}", plural(self.cores, "core")]
+        parts += [f"{size(self.memory_bytes)} of memory"] if self.memory_bytes else []
+        parts += ["device"] if self.device else []
+        parts += [f"timed, alone on {self.machine}"] if self.timed else []
+        parts += [f"about {duration(self.seconds)}"] if self.seconds is not None else []
+        # A name in it may be a stranger's.
+        message = printable(f"{', '.join(parts)}: {self.label}", kept="")
+        return f"{self.command}  # {message}"
+
+
+def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
+    """Commands for the steps of ``planned`` that would run, wave by wave; timed ones last of each,
+    in their order."""
+    steps = {step.key: step for step in every_step(prepared)}
+    missing = {p.key: p for p in planned.steps if p.state is State.RUN}
+    waves: dict[str, int] = {}
+    for key in missing:  # inputs come first
+        above = (waves[s.key] for s in steps[key].steps() if s.key in waves)
+        waves[key] = 1 + max(above, default=0)
+    cores = asked.threads or len(os.sched_getaffinity(0))
+
+    def command(p: Planned) -> StepCommand:
+        needs = steps[p.key].needs()
+        return StepCommand(
+            command=asked.command("run", p.key[:SHOWN]),
+            wave=waves[p.key],
+            key=p.key,
+            label=p.label,
+            cores=cores,
+            memory_bytes=needs.memory_bytes,
+            device=needs.device,
+            timed=p.timed,
+            machine=platform.node() if p.timed else None,
+            seconds=p.seconds,
+        )
+
+    return tuple(sorted((command(p) for p in missing.values()), key=lambda c: (c.wave, c.timed)))
+
+
+def show_commands(asked: LaidOut, output: Output) -> None:
+    """Print them, a line each, and on stderr what is left after them."""
+    prepared = asked.prepared(output)
+    planned = plan(prepared)
+    commands = step_commands(asked, prepared, planned)
+    finish = asked.command("build")
+    output.emit({"commands": commands, "finish": finish})
+    if commands:
+        output.block("\n".join(one.line for one in commands))
+    for warning in planned.warnings:
+        output.warn(warning)
+    waves = max((c.wave for c in commands), default=0)
+    output.say(
+        f"{plural(len(commands), 'command')} in {plural(waves, 'wave')}; those of a wave may run "
+        "side by side, once the wave before is done"
+    )
+    if planned.later:
+        output.say(planned.later)
+    output.say(f"finish with: {finish}, which finds them all stored")
+
+
+def run_step(key: str, asked: LaidOut, output: Output) -> None:
+    """Make the step ``key`` (or what it begins with) of a recipe, whose inputs are stored.
+
+    InputError where the recipe lays out no such step, or several; PrerequisiteError where an
+    input is not made yet; what the step fails with is raised.
+    """
+    prepared = asked.prepared(output)
+    for warning in prepared.warnings:
+        output.warn(warning)
+    home = cook_home()
+    store = Store(home / "store")
+    step = _step(key, asked, prepared, store)
+    with Executor(store, output, logs=home / "logs", threads=asked.threads) as executor:
+        artifact, ran = executor.run_one(
+            step, hint=lambda needed: asked.command("run", needed.key[:SHOWN])
+        )
+    output.emit(
+        {
+            "key": artifact.key,
+            "kind": artifact.kind,
+            "label": artifact.label,
+            "directory": str(artifact.directory),
+            "ran": ran,
+            "seconds": artifact.seconds,
+        }
+    )
+    output.data(str(artifact.directory))
+    if not ran:
+        output.say(f"{artifact.label}: stored already, nothing ran")
+
+
+def every_step(prepared: Prepared) -> Iterator[Step[Any]]:
+    """All that a build of ``prepared`` may ask for, whatever it finds out on its way."""
+    wanted = [step for layout in prepared.layouts for step in layout.all_steps()]
+    yield from closure(wanted).values()
+
+
+def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[Any]:
+    steps = {step.key: step for step in every_step(prepared)}
+    if len(key) < SHORTEST or not set(key) <= set("0123456789abcdef"):
+        raise InputError(
+            f"{key!r} is no key of a step: at least {SHORTEST} of its characters 0-9 and a-f",
+            hint=_listed(asked),
+        )
+    found = [step for step in steps.values() if step.key.startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(
+            f"{key} begins the keys of {plural(len(found), 'step')}: "
+            f"{', '.join(f'{s.key[:SHOWN]} ({s.label})' for s in found[:3])}",
+            hint="give more of it",
+        )
+    raise InputError(_unknown(key, asked, steps, store), hint=_listed(asked))
+
+
+def _unknown(key: str, asked: LaidOut, steps: Mapping[str, Step[Any]], store: Store) -> str:
+    message = f"{asked.recipe}: no step has the key {key}"
+    before = next((a for a in store.entries() if a.key.startswith(key)), None)
+    if before is None:
+        return (
+            f"{message}; a key changes with the recipe, a source, the engine or cook, and what is "
+            "timed has another on every machine"
+        )
+    now = next((s for s in steps.values() if s.label == before.label), None)
+    if now is None:
+        return f"{message}; {before.label} was made under it, for another recipe or an earlier one"
+    parts = [p for p, value in now.key_parts.items() if before.key_parts.get(p) != value]
+    return (
+        f"{message}; {before.label} was made under it, which is {now.key[:SHOWN]} now: "
+        f"{_names(parts)} changed"
+    )
+
+
+def _names(parts: Sequence[str]) -> str:
+    return ", ".join(parts) or "nothing"
+
+
+def _listed(asked: LaidOut) -> str:
+    return f"{asked.command('plan')} --commands"
+
+
+@dataclass(frozen=True)
+class Used:
+    """``keys`` of steps; ``sources``: digests of models whose tensors may be parts of them. Which
+    tensors these are is known only once a quant's importance is, so all of a source stay."""
+
+    keys: frozenset[str]
+    sources: frozenset[str]
+
+    def covers(self, artifact: Artifact) -> bool:
+        """Whether a build may use it."""
+        if artifact.kind == tensors.KIND:
+            return artifact.key_parts.get("inputs", {}).get("source") in self.sources
+        return artifact.key in self.keys
+
+
+def used_by(recipes: Iterable[Path], output: Output) -> Used:
+    """What builds of ``recipes``, each with its own engines, would use; InputError as there."""
+    keys: set[str] = set()
+    sources: set[str] = set()
+    for recipe in recipes:
+        for step in every_step(LaidOut(recipe).prepared(output)):
+            keys.add(step.key)
+            sources |= {n.digest for n in step.inputs().values() if isinstance(n, Source)}
+    return Used(frozenset(keys), frozenset(sources))

@@ -1,0 +1,531 @@
+"""The plan: for every step whether it would run and why, with sizes, time, disk and memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from cook.graph.execute import closure
+from cook.graph.step import Step
+from cook.graph.store import Store
+from cook.job.dealing import (
+    BLOCK_PROMPTS,
+    BLOCKS,
+    FEW_BLOCKS,
+    MOST_SEATS,
+    TURN_SEATS,
+    fit_together,
+)
+from cook.job.decide import FILES
+from cook.job.layout import checks_of, dealt_into
+from cook.job.machine_pace import MachinePace
+from cook.output import Column, Mode, Output
+from cook.paths import cook_home, free_bytes
+from cook.provenance import available_memory_bytes, machine
+from cook.recipe.active import ActiveBytes
+from cook.recipe.groups import Group
+from cook.scoring.compare import START
+from cook.steps.deal import DealStep, Dealt
+from cook.steps.phase import Phase
+from cook.steps.work import model_bytes
+from cook.units import duration, plural, size
+
+if TYPE_CHECKING:
+    from cook.job.layout import Configuration, Layout
+    from cook.job.prepare import Prepared
+
+LATER = (
+    "then, known only once predicted: prompts dealt to the finalists, once more where that decides "
+    "nothing and the live budget allows, and the pick's output compared with that without a draft"
+)
+
+
+class State(StrEnum):
+    STORED = "stored"
+    RUN = "run"
+
+
+class Reason(StrEnum):
+    """Why a step would run. ``detail`` of the planned step names the part that changed."""
+
+    STORED = "stored"
+    NEW = "never made"
+    GONE = "was made, but its artifact is gone or damaged"
+    ENGINE = "the engine changed"
+    PARAMETERS = "parameters changed"
+    INPUT = "an input changed"
+    VERSION = "this cook measures it in another way"
+    MACHINE = "timed on another machine"
+    UNHASHED = "the source was not hashed yet"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One step of the plan. ``seconds`` None: not known, for ``seconds_reason``; else that says
+    what they are estimated from. ``loads``: models it reads into memory, ``memory_bytes`` of them
+    at once."""
+
+    label: str
+    kind: str
+    key: str
+    state: State
+    reason: Reason
+    detail: str
+    size_bytes: int | None
+    seconds: float | None
+    seconds_reason: str | None
+    loads: int = 0
+    memory_bytes: int = 0
+    timed: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedPhase:
+    """Steps of one phase. ``seconds`` are those that are known; of ``unknown`` steps none are.
+
+    ``steps`` in all, ``to_run`` of them would run, and all figures are of these. ``later``: how
+    many of these follow only once candidates are predicted, and stand for two typical ones.
+    """
+
+    phase: Phase
+    steps: int
+    to_run: int
+    later: int
+    seconds: float
+    unknown: int
+    disk_bytes: int
+    memory_bytes: int
+    loads: int
+
+
+@dataclass(frozen=True)
+class Need:
+    """A resource: what the steps to run take, and what there is; None is unknown."""
+
+    name: str
+    needed_bytes: int | None
+    available_bytes: int | None
+
+    @property
+    def short(self) -> bool:
+        return (
+            self.needed_bytes is not None
+            and self.available_bytes is not None
+            and self.needed_bytes > self.available_bytes
+        )
+
+
+@dataclass(frozen=True)
+class DraftReads:
+    """What one token reads of a draft's weights."""
+
+    draft: str
+    active: ActiveBytes
+
+
+@dataclass(frozen=True)
+class PlannedDealing:
+    """One pass of all prompts over the finalists.
+
+    ``together``: their servers are alive at once, else in turns. ``starts`` of each of ``servers``,
+    one a block, and ``smallest_difference`` between two of them that so many starts can decide,
+    a share, if they differ by :data:`START`. ``seconds`` None: not known.
+    """
+
+    together: bool
+    servers: int
+    starts: int
+    prompts: int
+    smallest_difference: float
+    confidence: float
+    seconds: float | None
+
+    @property
+    def loads(self) -> int:
+        return self.servers * self.starts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole plan.
+
+    ``dealing``: how prompts are dealt to the finalists, None without a score; ``later_steps``: what
+    follows once candidates are forecast, for drafts of middling size at the middle length;
+    ``budget_minutes``: what all live runs may take.
+    """
+
+    recipe: str
+    engine: str
+    steps: tuple[Planned, ...]
+    needs: tuple[Need, ...]
+    dealing: PlannedDealing | None
+    later: str | None
+    """What a build adds that cannot be planned before it has begun."""
+    warnings: tuple[str, ...]
+    later_steps: tuple[Planned, ...] = ()
+    budget_minutes: float | None = None
+    phases: tuple[PlannedPhase, ...] = ()
+    reads: tuple[DraftReads, ...] = ()
+    """Of every draft whose header tells, in the recipe's order."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether a build would run anything."""
+        return any(step.state is State.RUN for step in self.steps)
+
+
+def plan(prepared: Prepared) -> Plan:
+    """What a build of ``prepared`` would do, from the store and file headers alone."""
+    recipe, layouts = prepared.recipe, prepared.layouts
+    certain = closure(step for layout in layouts for step in layout.all_steps())
+    deals = _deals(layouts) if recipe.score is not None else []
+    after = closure(_later_steps(layouts, deals))
+    planner = _Planner(Store(cook_home() / "store"), certain.values())
+    steps = tuple(planner.planned(step) for step in certain.values())
+    later = tuple(planner.planned(step) for key, step in after.items() if key not in certain)
+    phases = {step.key: step.phase for step in (certain | after).values()}
+    return Plan(
+        recipe=recipe.name,
+        engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
+        steps=steps,
+        needs=(*_needs(layouts, steps), *_download(prepared.left_bytes)),
+        dealing=_dealing(deals, later, recipe.pick.confidence) if deals else None,
+        later=_later(layouts) if deals else None,
+        warnings=prepared.warnings,
+        later_steps=later,
+        budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
+        phases=tuple(_phases(steps, later, phases)),
+        reads=tuple(
+            DraftReads(draft.name, draft.active)
+            for layout in layouts
+            for draft in layout.drafts
+            if draft.active is not None
+        ),
+    )
+
+
+class _Planner:
+    """Plans steps one after the other: what an earlier one makes, the next finds made."""
+
+    def __init__(self, store: Store, steps: Iterable[Step[Any]]) -> None:
+        self._store = store
+        self._history = list(store.entries())
+        self._pace = MachinePace.of(self._history)
+        self._pieces: set[Hashable] = set()
+        """Those that are made by then; a stored step's are taken to be there."""
+        for step in steps:
+            if store.find(step.kind, step.key) is not None:
+                self._pieces.update(step.shared_bytes())
+
+    def planned(self, step: Step[Any]) -> Planned:
+        if (artifact := self._store.find(step.kind, step.key)) is not None:
+            return Planned(
+                *(step.label, step.kind, step.key, State.STORED, Reason.STORED, ""),
+                size_bytes=artifact.size_bytes,
+                seconds=0.0,
+                seconds_reason=None,
+                timed=step.timed,
+            )
+        reason, detail = self._reason(step)
+        size_bytes, cost = step.disk_bytes(), step.cost()
+        if pieces := step.shared_bytes():
+            new_bytes = sum(size for piece, size in pieces.items() if piece not in self._pieces)
+            self._pieces.update(pieces)
+            size_bytes = None if size_bytes is None else size_bytes + new_bytes
+            if cost is not None:
+                share = new_bytes / (sum(pieces.values()) or 1)
+                cost = replace(cost, arithmetic_s=cost.arithmetic_s * share)
+        seconds, how = self._pace.seconds(step, cost)
+        return Planned(
+            *(step.label, step.kind, step.key, State.RUN, reason, detail),
+            size_bytes=size_bytes,
+            seconds=seconds,
+            seconds_reason=how,
+            loads=len(cost.loads) if cost is not None else 0,
+            memory_bytes=step.needs().memory_bytes,
+            timed=step.timed,
+        )
+
+    def _reason(self, step: Step[Any]) -> tuple[Reason, str]:
+        """Why it runs, and which part of its key changed."""
+        if step.provisional:
+            return Reason.UNHASHED, ""
+        if self._store.path(step.kind, step.key).exists():
+            return Reason.GONE, ""
+        alike = [a for a in self._history if a.kind == step.kind and a.label == step.label]
+        if not alike:
+            return Reason.NEW, ""
+        before, now = max(alike, key=lambda a: a.created).key_parts, step.key_parts
+        if before.get("version") != now["version"]:
+            return Reason.VERSION, ""
+        engines = [parts.get("engine") for parts in (before, now)]
+        if engines[0] != engines[1]:
+            return Reason.ENGINE, " to ".join(str(engine["build"]) for engine in engines if engine)
+        if before.get("machine") != now.get("machine"):
+            return Reason.MACHINE, ""
+        if differing := _differing(before.get("inputs", {}), now["inputs"]):
+            return Reason.INPUT, ", ".join(differing)
+        return Reason.PARAMETERS, ", ".join(_differing(before.get("params", {}), now["params"]))
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = [*now, *(name for name in before if name not in now)]
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def _phases(
+    steps: Sequence[Planned], later: Sequence[Planned], phases: Mapping[str, str]
+) -> Iterator[PlannedPhase]:
+    """The sums over the steps of each phase, which ``phases`` has by key."""
+    for phase in Phase:
+        certain = [s for s in steps if phases[s.key] == phase]
+        after = [s for s in later if phases[s.key] == phase]
+        running = [s for s in (*certain, *after) if s.state is State.RUN]
+        if not certain and not after:
+            continue
+        yield PlannedPhase(
+            phase=phase,
+            steps=len(certain) + len(after),
+            to_run=len(running),
+            later=sum(s.state is State.RUN for s in after),
+            seconds=sum(s.seconds for s in running if s.seconds is not None),
+            unknown=sum(s.seconds is None for s in running),
+            disk_bytes=sum(s.size_bytes or 0 for s in running),
+            memory_bytes=max((s.memory_bytes for s in running), default=0),
+            loads=sum(s.loads for s in running),
+        )
+
+
+def _deals(layouts: Sequence[Layout]) -> list[DealStep]:
+    """One pass of the prompts over no draft and typical candidates: drafts of middling size at the
+    middle length, where forecasts will choose; else the first of the recipe."""
+    bare = [m.baseline for m in layouts if m.baseline is not None]
+    if not bare:
+        return []
+    typical = [c for m in layouts for c in _typical(m)]
+    together = fit_together([*bare, *typical], machine().memory_bytes)
+    seated = [*bare, *typical[: min(FILES, MOST_SEATS if together else TURN_SEATS)]]
+    prompts = bare[0].live.prompts
+    most = max(1, len(prompts) // BLOCK_PROMPTS)
+    blocks = dealt_into(prompts, min(BLOCKS if together else FEW_BLOCKS, most))
+    return [
+        DealStep(tuple(replace(c.live, prompts=share) for c in seated), number, together)
+        for number, share in enumerate(blocks)
+    ]
+
+
+def _typical(layout: Layout) -> list[Configuration]:
+    """Candidates to reckon with: one of every file, those of middling size first, at the middle
+    length."""
+    drafting = [c for c in layout.grid if c.draft is not None and c.settings is not None]
+    lengths = sorted({c.settings.n_max for c in drafting if c.settings is not None})
+    if not drafting:
+        return list(layout.grid)
+    middle = lengths[len(lengths) // 2]
+    of = {
+        c.draft.name: c for c in drafting if c.draft and c.settings and c.settings.n_max == middle
+    }
+    by_size = sorted(of.values(), key=lambda c: model_bytes(c.draft.model) or 0 if c.draft else 0)
+    half = (len(by_size) - 1) // 2
+    return [by_size[half], *by_size[half + 1 :], *by_size[:half][::-1]]
+
+
+def _dealing(
+    deals: Sequence[DealStep], later: Sequence[Planned], confidence: float
+) -> PlannedDealing:
+    seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
+    known = [one for one in seconds if one is not None]
+    starts = len(deals)
+    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+    return PlannedDealing(
+        together=deals[0].together,
+        servers=len(deals[0].servers),
+        starts=starts,
+        prompts=sum(len(deal.servers[0].prompts) for deal in deals),
+        smallest_difference=math.expm1(quantile * START * math.sqrt(2 / starts)),
+        confidence=confidence,
+        seconds=sum(known) if len(known) == len(seconds) else None,
+    )
+
+
+def _later_steps(layouts: Sequence[Layout], deals: Sequence[DealStep]) -> Iterator[Step[Any]]:
+    """What follows once candidates are forecast, as it is for typical ones."""
+    if not deals:
+        return
+    yield from deals
+    typical = [c for layout in layouts for c in _typical(layout) if c.name in deals[0].names]
+    bare = [m.baseline for m in layouts if m.baseline is not None]
+    dealt = {c.key: Dealt(tuple(deals), c.name) for c in (*bare, *typical)}
+    yield from checks_of(layouts, typical, dealt.get)
+
+
+def _later(layouts: Sequence[Layout]) -> str:
+    slots = max((n for layout in layouts for n in layout.slots), default=1)
+    return LATER if slots == 1 else f"{LATER}; the same of the choice on up to {slots} slots"
+
+
+def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
+    """Print a plan, a line a phase, with ``steps`` a line a step; in json mode the whole of it."""
+    output.emit(planned)
+    for warning in planned.warnings:
+        output.warn(warning)
+    (_show_steps if steps else _show_phases)(planned, output)
+    _show_reads(planned.reads, output)
+    for reason in _reasons(planned):
+        output.say(reason)
+    if planned.dealing is not None:
+        output.say(_dealing_text(planned.dealing))
+    if planned.later:
+        typical = any(p.later for p in planned.phases) and not steps
+        output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
+    for line in _totals(planned):
+        output.say(line)
+    for need in planned.needs:
+        line = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
+        line += f", has {size(need.available_bytes) or 'unknown'}"
+        (output.warn if need.short else output.say)(line)
+
+
+def _show_steps(planned: Plan, output: Output) -> None:
+    output.table(
+        [
+            (
+                step.label,
+                step.state,
+                step.reason if not step.detail else f"{step.reason}: {step.detail}",
+                size(step.size_bytes),
+                duration(step.seconds),
+            )
+            for step in planned.steps
+        ],
+        ["step", "state", "reason", Column("disk", "right"), Column("time", "right")],
+    )
+
+
+def _show_phases(planned: Plan, output: Output) -> None:
+    rows = [
+        (
+            p.phase,
+            f"{p.to_run} of {p.steps}" + (" *" if p.later else ""),
+            _time(p.seconds, p.unknown) if p.to_run else None,
+            size(p.disk_bytes) if p.disk_bytes else None,
+            size(p.memory_bytes) if p.memory_bytes else None,
+            p.loads or None,
+        )
+        for p in planned.phases
+    ]
+    titles = ("steps to run", "time", "disk", "memory", "model loads")
+    output.table(rows, ["phase", *(Column(title, "right") for title in titles)])
+
+
+READS_SHOWN = 16
+"""Drafts whose reads a plan prints; the document has all."""
+_READ_COLUMNS: Mapping[str, tuple[Group, ...]] = {
+    "attention": (Group.ATTENTION,),
+    "experts": (Group.ROUTED_EXPERTS,),
+    "shared": (Group.SHARED_EXPERTS,),
+    "output": (Group.OUTPUT,),
+    "dense": (Group.DENSE_FFN,),
+    "other": (Group.ROUTER, Group.EMBEDDINGS, Group.OTHER),
+}
+
+
+def _show_reads(reads: Sequence[DraftReads], output: Output) -> None:
+    """What a token reads of each draft, by group; of models without experts it is their size."""
+    found = [r for r in reads if any(g.group is Group.ROUTED_EXPERTS for g in r.active.groups)]
+    if not found or output.mode is Mode.QUIET:  # a script reads one table
+        return
+    rows = [
+        (
+            read.draft,
+            size(read.active.read_bytes),
+            *(f"{100 * read.active.share(*groups):.0f} %" for groups in _READ_COLUMNS.values()),
+        )
+        for read in found[:READS_SHOWN]
+    ]
+    output.data("")
+    titles = ("a token reads", *_READ_COLUMNS)
+    output.table(rows, ["draft", *(Column(title, "right") for title in titles)])
+    if len(found) > READS_SHOWN:
+        output.say(f"and {plural(len(found) - READS_SHOWN, 'more draft')}: --json has all")
+
+
+def _time(seconds: float, unknown: int) -> str:
+    if not unknown:
+        return duration(seconds) or ""
+    return f"{duration(seconds)} + ?" if seconds else "?"
+
+
+def _reasons(planned: Plan) -> Iterator[str]:
+    """Why steps run that were made before."""
+    found = Counter(
+        f"{s.reason}: {s.detail}" if s.detail else str(s.reason)
+        for s in planned.steps
+        if s.state is State.RUN and s.reason is not Reason.NEW
+    )
+    for reason, count in found.most_common():
+        yield f"{plural(count, 'step')}: {reason}"
+
+
+def _totals(planned: Plan) -> Iterator[str]:
+    """How many steps, how long, how many loads, and what the live budget buys."""
+    running = [s for s in planned.steps if s.state is State.RUN]
+    later = [s for s in planned.later_steps if s.state is State.RUN]
+    text = f"{len(running)} of {len(planned.steps)} steps would run"
+    yield text + (f", {_about(running)}" if running else "")
+    if running and later:
+        yield f"in all {_about([*running, *later])}"
+    guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
+    if guessed:
+        yield f"times reckoned {'; '.join(guessed)}"
+    if planned.dealing is not None and planned.budget_minutes is not None:
+        yield f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs"
+
+
+def _dealing_text(dealing: PlannedDealing) -> str:
+    """How finalists are compared, what it takes, and what it can tell apart."""
+    how = "alive together" if dealing.together else "in turns"
+    took = f", about {duration(dealing.seconds)}" if dealing.seconds is not None else ""
+    return (
+        f"finalists: {plural(dealing.prompts, 'prompt')} to {plural(dealing.servers, 'server')} "
+        f"{how}, {plural(dealing.starts, 'start')} each, {plural(dealing.loads, 'model load')}"
+        f"{took}; it can decide a difference of {100 * dealing.smallest_difference:.1f} % "
+        f"({dealing.confidence:.0%}) where starts of one server differ by {START:.1%}"
+    )
+
+
+def _about(steps: Sequence[Planned]) -> str:
+    known = sum(s.seconds for s in steps if s.seconds is not None)
+    unknown = sum(s.seconds is None for s in steps)
+    loads = sum(s.loads for s in steps)
+    text = f"about {duration(known)}, {plural(loads, 'model load')}"
+    return text + (f", and {plural(unknown, 'step')} of unknown length" if unknown else "")
+
+
+def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:
+    running = [s for s in steps if s.state is State.RUN]
+    sizes = [s.size_bytes for s in running]
+    disk = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+    target = layouts[0].target
+    models = [target.size_bytes] if target else []
+    if models and running:
+        drafts = [model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts]
+        models[0] += round(max(drafts, default=0))
+    return (
+        Need("disk", disk, free_bytes(cook_home())),
+        Need("memory", models[0] if models and running else 0, available_memory_bytes()),
+    )
+
+
+def _download(left_bytes: int) -> tuple[Need, ...]:
+    """What has to come from the Hub first, and the room in its cache."""
+    if not left_bytes:
+        return ()
+    from cook.hub.download import free_cache_bytes
+
+    return (Need("download", left_bytes, free_cache_bytes()),)

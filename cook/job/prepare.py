@@ -1,0 +1,416 @@
+"""From a recipe's path to checked layouts: engines found, headers read, all faults at once.
+
+Nothing runs here but header reads, hashing of sources and the engines' own ``--version``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cook.documents.tree import Keys
+from cook.engines.base import Engine, ServerJob
+from cook.engines.discover import discover, named
+from cook.engines.worker.compile import locate, parameter_names
+from cook.engines.worker.flags import of_the_server
+from cook.engines.worker.loading import model_load
+from cook.errors import InputError, PrerequisiteError, Problem
+from cook.formats.gguf import GgufFile
+from cook.formats.quant_types import Flavour, by_name
+from cook.formats.trace_file import TraceFile
+from cook.job.drafting import DraftLayout
+from cook.job.lay_score import as_rivals, lay_score, require_scorable
+from cook.job.layout import Configuration, ForecastPlan, Layout
+from cook.job.locate import SourceReader, local_path
+from cook.output import Output
+from cook.provenance import HubOrigin
+from cook.recipe.check import headers_of, on_this_disk, recipe_problems
+from cook.recipe.lint import files_of, flavour_of, lacks_of, lacks_types, raise_problems
+from cook.recipe.load import LoadedRecipe, load_recipe
+from cook.recipe.rules import ModelTensors, Quant
+from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
+from cook.recipe.sources import HubRef
+from cook.recipe.traps import MODEL, TARGET, models_at
+from cook.record.record import Excluded
+from cook.steps.convert import Converter, find_converter
+from cook.steps.imatrix import ImatrixStep
+
+TEMPLATE_TOKENS = 1024
+"""More than any chat template puts around a prompt."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe ready to plan or build: a layout for each engine of the sweep."""
+
+    loaded: LoadedRecipe
+    demo: bool
+    layouts: tuple[Layout, ...]
+    files: tuple[Path, ...]
+    """Every file that was read to lay it out, and the engines' own."""
+    origins: tuple[HubOrigin, ...] = ()
+    """What the recipe's ``hf://`` references meant."""
+    left_bytes: int = 0
+    """What a build would still download."""
+    of_no_engine: tuple[str, ...] = ()
+    """Warnings that are of no engine."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        of_layouts = (w for layout in self.layouts for w in layout.warnings)
+        return tuple(dict.fromkeys((*self.of_no_engine, *of_layouts)))
+
+
+def prepare(
+    recipe: Path | str | LoadedRecipe,
+    *,
+    engines: Sequence[str] = (),
+    demo: bool = False,
+    strict: bool = False,
+    plan_only: bool = False,
+    threads: int | None = None,
+    unsafe_args: bool = False,
+    named_engines: bool = False,
+    output: Output | None = None,
+) -> Prepared:
+    """Load, check and lay out ``recipe`` on ``engines``, or those it names; warnings are kept.
+
+    ``threads``: of target and drafts where the recipe states none; part of what is measured.
+    ``unsafe_args``: for a recipe's path, as :func:`cook.recipe.load.load_recipe`.
+    ``named_engines``: a file says ``engines``, not the user, so that none of them is a directory.
+
+    On several engines each makes the quants whose types it has, and scores them itself.
+    Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
+    has a type, naming the engine that has it; InputError for unusable files.
+    """
+    from cook.recipe.demo import apply_demo, demo_lacks, demo_quants
+
+    if isinstance(recipe, LoadedRecipe):
+        loaded = recipe
+    else:
+        loaded = load_recipe(recipe, unsafe_args=unsafe_args)
+    untried: tuple[str, ...] = ()
+    if demo:
+        untried = demo_lacks(loaded.quants)
+        loaded = replace(
+            loaded, recipe=apply_demo(loaded.recipe), quants=demo_quants(loaded.quants)
+        )
+    if threads is not None:
+        loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
+    loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
+    chosen = _engines(loaded, engines, named if named_engines else discover)
+    reader = SourceReader(plan_only, _converter(loaded.recipe, chosen), output)
+    layouts = tuple(
+        _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
+        for engine, share, left_out in _shares(loaded, chosen)
+    )
+    files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
+    published = (w for publication in reader.publications.values() for w in publication.warnings)
+    warnings = (*untried, *published)
+    return Prepared(
+        loaded,
+        demo,
+        layouts,
+        tuple(dict.fromkeys(files)),
+        reader.origins,
+        reader.left_bytes,
+        warnings,
+    )
+
+
+def engines_at_hand(loaded: LoadedRecipe, asked: Sequence[str] = ()) -> tuple[Engine, ...]:
+    """The engines that a plan would take; unless ``asked`` for, none where they are not here, or
+    are of another flavour than the recipe's types."""
+    try:
+        found = _engines(loaded, asked, discover)
+    except PrerequisiteError:
+        if asked:
+            raise
+        return ()
+    free = not (asked or loaded.recipe.engine)
+    return () if free and found[0].flavour != flavour_of(loaded) else found
+
+
+def require_plannable(
+    loaded: LoadedRecipe, engines: Sequence[str] = (), *, strict: bool = False
+) -> None:
+    """Raise what a plan of ``loaded`` on ``engines`` would refuse; nothing is fetched for it.
+
+    Where the engines or models are not at hand, what is known without them.
+    """
+    recipe = loaded.recipe
+    trace = recipe.score.trace if recipe.score is not None else None
+    elsewhere = any(
+        isinstance(file, HubRef) or (isinstance(file, Path) and file.is_dir())
+        for file in (*files_of(recipe).values(), trace)
+    ) or any(quant.tensors_from for quant in loaded.quants)
+    if engines_at_hand(loaded, engines) and not elsewhere:
+        prepare(loaded, engines=engines, strict=strict, plan_only=True)
+    elif recipe.score is not None:
+        recipe = recipe if isinstance(trace, HubRef) else _with_trace(recipe)
+        headers, _ = headers_of(loaded, on_this_disk)
+        require_scorable(recipe, flavour_of(loaded), headers)
+
+
+def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
+    """What converts safetensors: of COOK_CONVERTER, else next to the first engine that has one."""
+    if recipe.model is None:
+        return None
+    outtype = recipe.model.convert
+    found = [find_converter(e.files[0].parent, outtype) for e in engines if e.files]
+    return next((c for c in found if c is not None), None) or find_converter(None, outtype)
+
+
+def _lay(
+    loaded: LoadedRecipe,
+    engine: Engine,
+    reader: SourceReader,
+    strict: bool,
+    left_out: tuple[Excluded, ...],
+    suffix: str,
+) -> Layout:
+    """One engine's layout; every fault is raised, warnings are in the layout."""
+    recipe = loaded.recipe
+    models = models_at(recipe)
+    here = {place for place, ref in models.items() if place == MODEL or isinstance(ref, Path)}
+    if not reader.plan_only and here != set(models):  # before a build fetches the rest
+        _require_sound(loaded, engine, reader, strict, here)
+    model, found = _require_sound(loaded, engine, reader, strict, set(models))
+    source = reader.model(recipe.model.source) if recipe.model is not None else None
+    drafting = DraftLayout(engine, recipe, reader, source, suffix)
+    resolved = [
+        (quant, model.resolve(quant, engine.flavour))
+        for quant in loaded.quants
+        if model is not None
+    ]
+    files = (*drafting.quants(resolved), *drafting.ready())
+    first = (
+        as_rivals(engine.flavour, recipe.score.draft.after, suffix)
+        if recipe.score is not None
+        else ()
+    )
+    layout = Layout(
+        engine=engine,
+        imatrix=drafting.imatrix if isinstance(drafting.imatrix, ImatrixStep) else None,
+        reference=drafting.reference,
+        drafts=drafting.behind(drafting.in_contexts(files), first),
+        left_out=left_out,
+    )
+    layout = lay_score(layout, recipe, reader, suffix)
+    warnings = [str(problem) for problem in found]
+    if layout.baseline is not None:
+        _check_arguments(engine, (layout.baseline, *layout.grid))
+    if layout.forecast is not None:
+        warnings += _left_to_the_server(engine, layout.forecast)
+    return replace(layout, warnings=tuple(dict.fromkeys((*warnings, *layout.warnings))))
+
+
+def _require_sound(
+    loaded: LoadedRecipe,
+    engine: Engine,
+    reader: SourceReader,
+    strict: bool,
+    places: Collection[Keys],
+) -> tuple[ModelTensors | None, tuple[Problem, ...]]:
+    """The source's tensors and the warnings; every fault that the models at ``places`` show is
+    raised."""
+    recipe = loaded.recipe
+    roles = {MODEL: "model", TARGET: "target"}
+    roles |= {("drafts", i, "source"): draft.name for i, draft in enumerate(recipe.drafts)}
+
+    def read(place: Keys, ref: Path | HubRef) -> GgufFile | None:
+        return reader.model(ref, roles[place]).file if place in places else None
+
+    headers, unread = headers_of(loaded, read)
+    own = headers.get(MODEL)
+    model = ModelTensors(own.tensors, own.architecture) if own is not None else None
+    imatrix_file = recipe.imatrix.file if recipe.imatrix else None
+    found = recipe_problems(
+        loaded,
+        engine.flavour,
+        headers,
+        engine=engine,
+        model=model,
+        imatrix=reader.imatrix(imatrix_file) if own and imatrix_file else None,
+        strict=strict,
+    )
+    raise_problems((*found, *unread))
+    return model, found
+
+
+def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
+    """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
+    first = {}
+    for one in configurations:
+        live = one.live
+        first[live.target_args, live.draft_args, one.settings, live.draft_context] = live
+    longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
+    for (target_args, draft_args, settings, draft_context), live in first.items():
+        draft = Path("draft.gguf") if settings is not None else None
+        job = ServerJob(
+            *(Path("target.gguf"), target_args, live.context, draft, draft_args, settings),
+            draft_context=draft_context,
+        )
+        engine.server_command(job, 1, None)
+        # A token holds a byte or more, and a prompt leaves room for its reply.
+        engine.check_prompts(job, min(longest, live.context - live.max_tokens))
+
+
+def _bytes(configuration: Configuration) -> int:
+    """Of the longest prompt."""
+    return max((len(p.whole.encode()) for p in configuration.live.prompts), default=0)
+
+
+def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
+    """Warnings about flags that replay and timings go without.
+
+    PrerequisiteError for an argument that they cannot follow, before anything runs.
+    """
+    models = {"target": [forecast.verify.args] if forecast.verify is not None else []}
+    models["draft"] = [draft.replay.args for draft in forecast.drafts]
+    try:
+        known = parameter_names(locate(engine))
+    except PrerequisiteError:
+        known = None  # no worker can be built: its step says so
+    warnings = []
+    for model, found in models.items():
+        for args in dict.fromkeys(found):
+            load = model_load(engine, Path(model), args, forecast.context)
+            if known is not None:
+                load.known_to(known)
+            if flags := of_the_server(engine.flavour, args.extra):
+                named = ", ".join(f"`{flag}`" for flag in flags)
+                warnings.append(
+                    f"{model}: {named}: the server's alone; replay and timings go without"
+                )
+    return warnings
+
+
+def _shares(
+    loaded: LoadedRecipe, engines: Sequence[Engine]
+) -> list[tuple[Engine, LoadedRecipe, tuple[Excluded, ...]]]:
+    """What each engine makes of a recipe. One engine makes all, or says what it lacks."""
+    if len(engines) == 1:
+        return [(engines[0], loaded, ())]
+    # Chosen by hand, so the recipe's own choice of an engine no longer stands.
+    free = replace(loaded, recipe=loaded.recipe.model_copy(update={"engine": ()}))
+    lacking = {
+        (quant.name, engine.name): lacks_types(quant, engine)
+        for quant in loaded.quants
+        for engine in engines
+    }
+    shares = []
+    for number, engine in enumerate(engines):
+        kept: list[Quant] = []
+        left_out = []
+        for quant in loaded.quants:
+            missing = lacking[quant.name, engine.name]
+            no_engine = all(lacking[quant.name, other.name] for other in engines)
+            if not missing or (no_engine and number == 0):  # the first says what all of them lack
+                kept.append(quant)
+            elif not no_engine:
+                reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
+                left_out.append(Excluded(f"{quant.name}@{engine.name}", reason))
+        drafts, without = _drafts_on(engine, free.recipe, engines)
+        recipe = free.recipe.model_copy(update={"drafts": drafts})
+        share = replace(free, recipe=recipe, quants=tuple(kept))
+        shares.append((engine, share, (*left_out, *without)))
+    return shares
+
+
+def _drafts_on(
+    engine: Engine, recipe: Recipe, engines: Sequence[Engine]
+) -> tuple[tuple[DraftFileSpec, ...], tuple[Excluded, ...]]:
+    """The ready drafts of ``recipe`` with the output heads that ``engine`` can make; what none of
+    ``engines`` can make stays, and is reported."""
+    drafts, left_out = [], []
+    for draft in recipe.drafts:
+        on_none = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
+        lacking = [name for name in lacks_of(draft.output, engine) if name not in on_none]
+        reason = f"{engine.name} ({engine.flavour}) has no"
+        left_out += [
+            Excluded(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")
+            for name in lacking
+        ]
+        kept = tuple(name for name in draft.output if name not in lacking)
+        if kept or not draft.output:
+            drafts.append(draft.model_copy(update={"output": kept}))
+    return tuple(drafts), tuple(left_out)
+
+
+def _with_trace(recipe: Recipe) -> Recipe:
+    """``recipe`` with the reply length of the trace that it names, where it states none."""
+    score = recipe.score
+    if score is None or score.trace is None:
+        return recipe
+    path = local_path(score.trace)
+    recorded = TraceFile(path).header.n_predict
+    if "max_tokens" in score.model_fields_set and score.max_tokens != recorded:
+        raise InputError(
+            f"{path}: was recorded with max_tokens {recorded}, not {score.max_tokens}",
+            hint="leave it unsaid, or record another trace: cook trace",
+        )
+    with_length = score.model_copy(update={"max_tokens": recorded})
+    return recipe.model_copy(update={"score": with_length})
+
+
+def _with_threads(recipe: Recipe, threads: int) -> Recipe:
+    """``recipe`` whose target, baseline and drafts run on ``threads``, unless it says otherwise."""
+    score = recipe.score
+    if score is None:
+        return recipe
+
+    def with_arguments(args: ModelArgsSpec) -> ModelArgsSpec:
+        return args if args.threads else args.model_copy(update={"threads": threads})
+
+    changes: dict[str, object] = {
+        "target": score.target.model_copy(update={"args": with_arguments(score.target.args)}),
+        "draft": score.draft.model_copy(update={"args": with_arguments(score.draft.args)}),
+    }
+    if score.baseline is not None:
+        changes["baseline"] = score.baseline.model_copy(
+            update={"args": with_arguments(score.baseline.args)}
+        )
+    return recipe.model_copy(update={"score": score.model_copy(update=changes)})
+
+
+def _engines(
+    loaded: LoadedRecipe, asked: Sequence[str], find: Callable[[str], Engine]
+) -> tuple[Engine, ...]:
+    """The engines asked for, else the recipe's, else the default one."""
+    if asked:
+        found = tuple(find(name) for name in asked)
+    else:
+        found = tuple(_wanted(loaded, name) for name in loaded.recipe.engine) or (discover(None),)
+    names = [engine.name for engine in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two engines are called {', '.join(twice)}", hint="name them: --engine NAME=DIRECTORY"
+        )
+    return found
+
+
+def _wanted(loaded: LoadedRecipe, name: str) -> Engine:
+    """The recipe's engine; PrerequisiteError says which of its types need it."""
+    try:
+        return named(name)
+    except PrerequisiteError as error:
+        needs = _only_in(loaded, name) if name in tuple(Flavour) else ""
+        if needs:
+            message = f"{error.message}; this recipe needs {needs}"
+            raise PrerequisiteError(message, hint=error.hint) from None
+        raise
+
+
+def _only_in(loaded: LoadedRecipe, flavour: str) -> str:
+    """Types of the recipe that only ``flavour`` can make, for the message."""
+    wanted = {rule.type for quant in loaded.quants for rule in quant.rules}
+    wanted |= {quant.default_type for quant in loaded.quants}
+    own = sorted(t for t in wanted if by_name(t).engines == frozenset({flavour}))
+    return f"{', '.join(own)}, which only {flavour} has" if own else ""

@@ -1,0 +1,229 @@
+"""One build from start to end: run the layout's steps, fit the live score into its budget,
+compare outputs, and hand everything to the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cook.engines.discover import engine_at
+from cook.errors import GateError, InputError, PrerequisiteError, StepError
+from cook.graph.execute import Executor, Outcomes, RemoteExecutor, closure
+from cook.graph.step import Step
+from cook.graph.store import Store
+from cook.job.assemble import Finished, aim_of, assemble
+from cook.job.decide import Decision, decide
+from cook.job.drafts import draft_records, over_limits
+from cook.job.layout import Layout, checks_of
+from cook.job.plan import Planned, State, plan
+from cook.job.prepare import Prepared
+from cook.job.slot_speeds import in_parallel
+from cook.output import Output
+from cook.paths import cook_home, free_bytes
+from cook.record.find import keep_record
+from cook.record.record import Excluded, Record
+from cook.units import plural, size
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build ended with: the record, where it lies, and which steps really ran."""
+
+    record: Record
+    path: Path
+    ran: tuple[str, ...]
+    failures: tuple[str, ...]
+    files: tuple[Path, ...]
+    """Every file the answer depends on: what was read, and what is stored."""
+
+
+def build(
+    prepared: Prepared,
+    output: Output,
+    *,
+    jobs: int = 1,
+    threads: int | None = None,
+    fresh: bool = False,
+    remeasure: bool = False,
+    again: str | None = None,
+    watch: Callable[[Step[Any]], None] = lambda _: None,
+    scheduler: str | None = None,
+    reference: Mapping[str, Path] | None = None,
+) -> Built:
+    """Run everything ``prepared`` asks for and pick; failures block only what needs them.
+
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
+    names a candidate that is dealt every prompt, to be compared with an earlier build, and
+    ``reference`` by engine another build of it, on which what runs live runs as well.
+    ``watch`` is called with every step that begins to run. ``scheduler``: the address of a dask
+    cluster that makes what is not timed.
+    """
+    home = cook_home()
+    expected = _expected(prepared)
+    with (
+        _cluster(scheduler, threads, fresh) as remote,
+        Executor(
+            Store(home / "store"),
+            output,
+            logs=home / "logs",
+            jobs=jobs,
+            threads=threads,
+            fresh=fresh,
+            remeasure=remeasure,
+            expected={key: step.seconds or 0.0 for key, step in expected.items()},
+            alone=frozenset(key for key, step in expected.items() if step.timed),
+            watch=watch,
+            remote=remote,
+        ) as executor,
+    ):
+        _require_room(executor.store, prepared.layouts)
+        executor.run(step for layout in prepared.layouts for step in layout.making())
+        with _nothing_removed(executor.outcomes):
+            over = _over_the_limits(prepared, executor.outcomes)
+            qualified = tuple(layout.without(over) for layout in prepared.layouts)
+            excluded = [
+                Excluded(c.name, over[c.draft.name])
+                for layout in prepared.layouts
+                for c in layout.grid
+                if c.draft is not None and c.draft.name in over
+            ]
+            decision = _decide(prepared, qualified, excluded, executor, again, reference)
+            left_out = decision.left_out if decision is not None else ()
+            parallel = None
+            score = prepared.recipe.score
+            if decision is not None and score is not None and max(score.slots) > 1:
+                parallel = in_parallel(qualified, decision, score, executor)
+                left_out = (*left_out, *parallel.left_out)
+            unmade = (one for layout in prepared.layouts for one in layout.left_out)
+            finished = Finished(
+                loaded=prepared.loaded,
+                demo=prepared.demo,
+                layouts=prepared.layouts,
+                left_out=(*unmade, *left_out),
+                outcomes=executor.outcomes,
+                decision=decision,
+                origins=prepared.origins,
+                parallel=parallel,
+            )
+            record = assemble(finished)
+    path = keep_record(record)
+    outcomes = executor.outcomes
+    failures = [
+        f.error for f in outcomes.failures.values() if f.blocked_by is None and not f.optional
+    ]
+    return Built(
+        record,
+        path,
+        tuple(outcomes.ran),
+        tuple(error.message.splitlines()[0] for error in failures),
+        _files(prepared, outcomes),
+    )
+
+
+def _cluster(
+    scheduler: str | None, threads: int | None, fresh: bool
+) -> AbstractContextManager[RemoteExecutor | None]:
+    """The cluster of ``scheduler``; None where there is none."""
+    if scheduler is None:
+        return nullcontext()
+    from cook.graph.cluster import connected
+
+    return connected(scheduler, threads=threads, fresh=fresh)
+
+
+@contextmanager
+def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
+    """What cannot be read because another cook's ``store gc`` took it is no fault of the recipe."""
+    try:
+        yield
+    except (InputError, FileNotFoundError) as error:
+        gone = [a for a in outcomes.artifacts.values() if not a.meta.exists()]
+        if not gone:
+            raise
+        raise StepError(
+            f"{gone[0].label}: removed from the store while it was needed",
+            hint="the same command makes it again",
+        ) from error
+
+
+def _expected(prepared: Prepared) -> dict[str, Planned]:
+    """Steps that would run, of those that it is reckoned how long they take; by key."""
+    planned = plan(prepared)
+    return {
+        step.key: step
+        for step in (*planned.steps, *planned.later_steps)
+        if step.state is State.RUN and step.seconds is not None
+    }
+
+
+def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
+    stored = [
+        path
+        for artifact in outcomes.artifacts.values()
+        for path in (artifact.meta, *(artifact.file(f.name) for f in artifact.files))
+    ]
+    return (*prepared.files, *stored)
+
+
+def raise_for(built: Built, *, fresh: bool = False) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies. ``fresh``: all of it
+    was asked to run again, so that the same command does not go on."""
+    if built.failures:
+        count = len(built.failures)
+        raise StepError(
+            f"{plural(count, 'step')} failed: {'; '.join(built.failures[:3])}",
+            hint="what succeeded is stored; the same command again"
+            f"{' without --fresh' if fresh else ''} runs only what is missing",
+        )
+    if built.record.candidates and built.record.pick.candidate is None:
+        raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
+
+
+def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
+    """Refuse before anything runs when the disk can't hold what would be made."""
+    steps = [step for layout in layouts for step in layout.making()]
+    missing = [s for s in closure(steps).values() if store.find(s.kind, s.key) is None]
+    needed = sum(step.disk_bytes() or 0 for step in missing)
+    free = free_bytes(store.root)
+    if needed > free:
+        raise PrerequisiteError(
+            f"{store.root}: {size(needed)} are needed and {size(free)} are free",
+            hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
+        )
+
+
+def _over_the_limits(prepared: Prepared, outcomes: Outcomes) -> dict[str, str]:
+    """Draft -> why it may not win. What it takes to know has been measured by now.
+
+    Such a draft is neither replayed nor run live: it may not even fit.
+    """
+    records = draft_records(prepared.layouts, outcomes)
+    reasons = ((one.quant, over_limits(one, prepared.recipe.pick.subject_to)) for one in records)
+    return {name: reason for name, reason in reasons if reason is not None}
+
+
+def _decide(
+    prepared: Prepared,
+    layouts: Sequence[Layout],
+    excluded: Sequence[Excluded],
+    executor: Executor,
+    again: str | None,
+    reference: Mapping[str, Path] | None,
+) -> Decision | None:
+    """What was forecast, dealt and picked of the drafts of ``layouts``, which all qualify, with the
+    checks of what ran; None without a score."""
+    score, prompts = prepared.recipe.score, layouts[0].prompts
+    if score is None or prompts is None:
+        return None
+    records = draft_records(prepared.layouts, executor.outcomes)
+    sizes = {draft.quant: draft.file_bytes for draft in records}
+    aim = aim_of(prepared.recipe)
+    other = {name: engine_at(name, path) for name, path in (reference or {}).items()}
+    decision = decide(layouts, prompts, score, aim, excluded, executor, sizes, again, other)
+    checks = tuple(checks_of(layouts, decision.finalists, decision.dealing.dealt))
+    executor.run(checks)
+    return replace(decision, checks=checks)

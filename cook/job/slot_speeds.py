@@ -1,0 +1,348 @@
+"""Requests in parallel: what a server of several slots gives, with a draft and without.
+
+Predicted from what batches of several slots cost, at the widths that their drafts make, with
+whatever was fitted on runs of one slot and nothing else; then confirmed by live runs with as many
+clients. The best draft length falls as slots are added: each verifies at the same time, so that
+the batch gets wide with short drafts already (docs/internals/scoring.md#slots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cook.engines.base import BATCH, DraftSettings
+from cook.errors import InputError
+from cook.formats.quant_types import Flavour
+from cook.graph.execute import Executor, Outcomes
+from cook.job.decide import Decision
+from cook.job.drafts import why_not
+from cook.job.forecast import Forecaster
+from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
+from cook.recipe.schema import ScoreSpec
+from cook.record.measured import SlotSpeed
+from cook.record.record import Excluded
+from cook.scoring.figures import figures
+from cook.scoring.price import BatchCurve
+from cook.scoring.simulate import plain_steps, simulate
+from cook.scoring.slots import (
+    ServedInParallel,
+    SimulatedReply,
+    SlotCurves,
+    SlotPrices,
+    require_room,
+    serve,
+)
+from cook.steps.curve import CurveStep, SlotCurveStep, sequences_for, widths_for
+from cook.steps.live import LiveOutcome, LiveStep
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """The timings below forecasts of ``draft`` on servers of so many ``slots`` each.
+
+    ``plain`` is no draft's target, the same as ``verify`` where it runs with the same arguments.
+    """
+
+    draft: DraftForecast
+    slots: tuple[int, ...]
+    verify: SlotCurveStep
+    plain: SlotCurveStep
+    drafting: SlotCurveStep
+
+    def steps(self) -> Iterator[SlotCurveStep]:
+        """Each once."""
+        yield from dict.fromkeys((self.verify, self.plain, self.drafting))
+
+
+def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) -> SlotPlan:
+    """InputError where nothing is timed, or the widest step of ``slots`` exceeds the batch."""
+    if plan.verify is None or plan.plain is None or draft.curve is None:
+        raise InputError(
+            "slots need the times of target and draft, measured here",
+            hint="cook predict: give the target (--target), and no --draft-ms",
+        )
+    widths = widths_for(s.n_max for s in plan.settings)
+    batch = plan.verify.args.batch or BATCH
+    require_room(max(slots), widths[-1] - 1, batch)
+    sequences = sequences_for(slots)
+
+    def by_slots(curve: CurveStep, widths: tuple[int, ...]) -> SlotCurveStep:
+        return SlotCurveStep(
+            *(curve.engine, curve.name, curve.model, curve.trace, curve.args, curve.verifies),
+            widths=widths,
+            sequences=sequences,
+        )
+
+    verify = by_slots(plan.verify, widths)
+    return SlotPlan(
+        draft=draft,
+        slots=tuple(slots),
+        verify=verify,
+        plain=verify if plan.plain == plan.verify else by_slots(plan.plain, (1,)),
+        drafting=by_slots(draft.curve, widths),
+    )
+
+
+@dataclass(frozen=True)
+class SlotForecaster:
+    """Forecasts of one draft and of no draft, from the outcomes of a plan's steps.
+
+    ``forecaster`` knows the replies and what one slot takes.
+    """
+
+    forecaster: Forecaster
+    plan: SlotPlan
+    factor: float = 1.0
+    """Live over forecast time of one slot's steps."""
+
+    def served(
+        self, slots: int, settings: DraftSettings | None, only: Collection[str] | None = None
+    ) -> ServedInParallel | None:
+        """The replies ``only`` (ids, None: all) in the order of the trace, by as many clients.
+
+        ``settings`` None: no draft. None where something could not be timed.
+        """
+        prices = self._prices(settings)
+        if prices is None:
+            return None
+        wanted = None if only is None else set(only)
+        return serve(list(self._requests(settings, wanted)), slots, prices)
+
+    def best(
+        self, slots: int, only: Collection[str] | None = None
+    ) -> tuple[DraftSettings, ServedInParallel] | None:
+        """The fastest settings of the draft at so many slots."""
+        found = [
+            (settings, served)
+            for settings in self.forecaster.plan.settings
+            if (served := self.served(slots, settings, only)) is not None
+        ]
+        return max(found, key=lambda pair: pair[1].tokens_per_s, default=None)
+
+    def _requests(
+        self, settings: DraftSettings | None, wanted: set[str] | None
+    ) -> Iterator[SimulatedReply]:
+        plan = self.forecaster.plan
+        if settings is None:
+            for head in self.forecaster.trace.heads:
+                if wanted is None or head.id in wanted:
+                    yield SimulatedReply(
+                        plain_steps(head.emitted), head.prompt_tokens, head.emitted
+                    )
+            return
+        texts = self.forecaster.texts(self.plan.draft, wanted)
+        for _, positions in sorted(texts, key=lambda text: self._place[text[0].id]):
+            run = simulate(positions, settings, plan.profile)
+            yield SimulatedReply(run, positions.prompt, positions.reply)
+
+    @property
+    def _place(self) -> dict[str, int]:
+        return {head.id: place for place, head in enumerate(self.forecaster.trace.heads)}
+
+    def _prices(self, settings: DraftSettings | None) -> SlotPrices | None:
+        one = self.forecaster
+        target = self._curves(
+            self.plan.plain if settings is None else self.plan.verify,
+            one.plan.plain if settings is None else one.plan.verify,
+        )
+        draft = self._curves(self.plan.drafting, self.plan.draft.curve)
+        if draft is not None:
+            draft = SlotCurves(
+                {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
+                one.over_link(draft.prompts),
+            )
+        if target is None or (settings is not None and draft is None):
+            return None
+        alone, drafting = one.baseline_timings(), one.timings(self.plan.draft)
+        batch = self.plan.verify.args.batch or BATCH
+        if settings is None and alone is not None:
+            return SlotPrices(
+                target,
+                target_sample_s=alone.target_sample_s,
+                batch=batch,
+                factor=self.factor,
+            )
+        if drafting is None:
+            return None
+        return SlotPrices(
+            target,
+            draft,
+            target_sample_s=drafting.target_sample_s,
+            draft_sample_s=drafting.draft_sample_s,
+            batch=batch,
+            factor=self.factor,
+        )
+
+    def _curves(self, by_slots: SlotCurveStep, one: CurveStep | None) -> SlotCurves | None:
+        timed = self.forecaster.outcomes.result(by_slots)
+        alone, prompts = self.forecaster.curve(one), self.forecaster.prompts(one)
+        if timed is None or alone is None or prompts is None:
+            return None
+        return SlotCurves(as_multiples(timed.batches, alone.batches), prompts)
+
+
+def as_multiples(batches: Mapping[int, BatchCurve], alone: BatchCurve) -> dict[int, BatchCurve]:
+    """``batches`` by the number of slots, as multiples of what one of them takes: times what one
+    takes ``alone``, in a context of its own.
+
+    The two differ by some per cent where nothing but the context does: with the former a server
+    of one slot was predicted 5 % too slow without a draft.
+    """
+    timed = batches[1]
+    depths = np.clip(timed.depths, alone.depths[0], alone.depths[-1])
+    rows = alone.at(np.asarray(timed.widths)[None, :], depths[:, None])
+    scale = rows / np.asarray(timed.seconds)
+    return {
+        slots: replace(curve, seconds=tuple(map(tuple, np.asarray(curve.seconds) * scale)))
+        for slots, curve in batches.items()
+    }
+
+
+def parallel_run(
+    configuration: Configuration, slots: int, order: Sequence[str], repeat: int = 0
+) -> LiveStep:
+    """All prompts of ``configuration`` in one run of so many slots, in the ``order`` of the trace
+    (ids)."""
+    prompts = {p.id: p for p in configuration.live.prompts}
+    return replace(
+        configuration.live,
+        prompts=tuple(prompts[name] for name in order if name in prompts),
+        slots=slots,
+        repeat=repeat,
+    )
+
+
+@dataclass(frozen=True)
+class InParallel:
+    """What came of requests in parallel: ``steps`` are the timings and live runs below it, and
+    ``left_out`` says of live runs why they are not among them."""
+
+    speeds: tuple[SlotSpeed, ...] = ()
+    left_out: tuple[Excluded, ...] = ()
+    steps: tuple[SlotCurveStep | LiveStep, ...] = ()
+
+
+def in_parallel(
+    layouts: Sequence[Layout], decision: Decision, score: ScoreSpec, executor: Executor
+) -> InParallel:
+    """No draft, the pick's settings, and the settings that are best at each number of slots.
+
+    The pick's draft, or where none is picked the best that was predicted, on its engine; nothing
+    where no engine serves several slots with a draft. Predicted first, then run live as long as the
+    live budget has room; what has not comes back as left out.
+    """
+    found = _drafting(layouts, decision)
+    if found is None:
+        return InParallel()
+    layout, draft, usual = found
+    assert layout.forecast is not None, "its candidates were predicted"
+    assert layout.baseline is not None, "it scores"
+    plan = slot_plan(layout.forecast, draft, score.slots)
+    executor.run(plan.steps())
+    one = decision.forecasters[layout.engine.name]
+    forecaster = SlotForecaster(one, plan, decision.factor(layout.engine.name))
+    order = [head.id for head in one.trace.heads]
+    asked = {p.id for p in layout.baseline.live.prompts}
+    wanted: dict[tuple[int, DraftSettings | None], LiveStep] = {}
+    left_out: list[Excluded] = []
+    spent_s, load_s = decision.dealing.spent_s(), decision.dealing.load_s
+    for slots in plan.slots:
+        best = forecaster.best(slots, asked)
+        for settings in dict.fromkeys((None, best[0] if best else usual, usual)):
+            configuration = _configuration(layout, draft, settings)
+            served = forecaster.served(slots, settings, asked)
+            if served is None:
+                continue
+            step = parallel_run(configuration, slots, order)
+            cost_s = load_s + served.seconds
+            if spent_s + cost_s > score.live_budget.minutes * 60:
+                why = f"left out: about {cost_s:.0f} s more, and score.live_budget is spent"
+                left_out.append(Excluded(f"{configuration.name} at {slots} slots", why))
+                continue
+            spent_s += cost_s
+            wanted[slots, settings] = step
+    lives = list(wanted.values())
+    executor.run(lives)
+    speeds = predicted_speeds(forecaster, asked)
+    return InParallel(
+        tuple(
+            _with_live_speed(s, wanted.get((s.slots, s.settings)), executor.outcomes)
+            for s in speeds
+        ),
+        tuple(left_out),
+        (*plan.steps(), *lives),
+    )
+
+
+def _drafting(
+    layouts: Sequence[Layout], decision: Decision
+) -> tuple[Layout, DraftForecast, DraftSettings] | None:
+    """The pick, or else the best draft, where an engine drafts with several slots."""
+    able = {m.engine.name: m for m in layouts if m.engine.flavour is Flavour.LLAMA_CPP}
+    keys = (decision.pick, *decision.ranking)
+    for key in keys:
+        if key is None or key.ngram is not None or key.settings is None or key.engine not in able:
+            continue
+        plan = able[key.engine].forecast
+        for draft in plan.drafts if plan is not None else ():
+            if plan is not None and plan.is_of(draft, key):
+                return able[key.engine], draft, key.settings
+    return None
+
+
+def _configuration(
+    layout: Layout, draft: DraftForecast, settings: DraftSettings | None
+) -> Configuration:
+    assert layout.forecast is not None, "asked before"
+    assert layout.baseline is not None, "asked before"
+    if settings is None:
+        return layout.baseline
+    key = layout.forecast.key(draft, settings)
+    return next(c for c in layout.grid if c.key == key)
+
+
+def predicted_speeds(
+    forecaster: SlotForecaster, only: Collection[str] | None = None
+) -> tuple[SlotSpeed, ...]:
+    """No draft and every setting of the draft at every number of slots, none run live."""
+    plan = forecaster.forecaster.plan
+    return tuple(
+        SlotSpeed(
+            engine=plan.engine.name,
+            draft=forecaster.plan.draft.draft.name if settings is not None else None,
+            settings=settings,
+            slots=slots,
+            requests=served.requests,
+            predicted_tokens_per_s=served.tokens_per_s,
+            predicted_each_tokens_per_s=served.tokens_per_s_each,
+            live_tokens_per_s=None,
+            live_each_tokens_per_s=None,
+            reason="predicted only",
+        )
+        for slots in forecaster.plan.slots
+        for settings in (None, *plan.settings)
+        if (served := forecaster.served(slots, settings, only)) is not None
+    )
+
+
+def _with_live_speed(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes) -> SlotSpeed:
+    """``speed`` next to what its live run says, where it ran."""
+    outcome = outcomes.result(step) if step is not None else None
+    if outcome is None:
+        return replace(speed, reason=why_not(step, outcomes)) if step is not None else speed
+    return replace(
+        speed,
+        live_tokens_per_s=tokens_per_s(outcome),
+        live_each_tokens_per_s=figures(outcome.runs).decode_speed,
+        reason=None,
+        command=outcome.command,
+    )
+
+
+def tokens_per_s(outcome: LiveOutcome) -> float:
+    """Tokens after each reply's first, of all slots together, from first request to last answer."""
+    busy_s = outcome.busy_s or sum(run.wall_ms for run in outcome.runs) / 1000
+    return sum(run.predicted_n - 1 for run in outcome.runs) / busy_s

@@ -1,0 +1,167 @@
+"""What else a replay says: other sampling chains, rejection sampling, n-grams before a draft, and
+drafting in parallel. None of it decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cook.engines.worker.messages import Replay
+from cook.errors import InputError
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply
+from cook.job.forecast import Forecaster
+from cook.job.layout import DraftForecast, OtherChain, Rival
+from cook.record.record import CandidateKey
+from cook.scoring.parallel import ParallelSpeed, dsi, pearl
+from cook.scoring.price import Forecast
+from cook.scoring.sampled import SampledPrediction, predict_sampled
+from cook.steps.replay import expected_reply, replayed, sampled_reply
+
+
+@dataclass(frozen=True)
+class ChainForecast:
+    """No draft and every draft at its best under another sampling chain than the deployed one.
+
+    ``rejection``: what rejection sampling would make of them; empty for a greedy chain, where the
+    two rules are one. ``reason``: why there is no forecast.
+    """
+
+    sampling: Sampling
+    forecasts: tuple[Forecast, ...] = ()
+    rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class ChainExpectation:
+    """A draft of ``n_max`` tokens under a sampling chain, on the text of the trace.
+
+    (lower, upper) end of what was stored, by the engine's rule and by rejection sampling.
+    """
+
+    sampling: Sampling
+    n_max: int
+    engine: tuple[SampledPrediction, SampledPrediction]
+    rejection: tuple[SampledPrediction, SampledPrediction]
+
+
+def under(forecaster: Forecaster, chain: OtherChain, ids: Collection[str]) -> ChainForecast:
+    """Every draft, at its best setting, on what the target wrote under ``chain``."""
+    there = replace(forecaster, plan=forecaster.plan.on(chain.trace))
+    try:
+        best: dict[tuple[str | None, str | None], Forecast] = {}
+        for one in there.forecasts(ids):
+            file = (one.key.draft, one.key.cache_type)
+            if file not in best or _speed(one) > _speed(best[file]):
+                best[file] = one
+        drawn = rejection(there, ids)
+    except InputError as error:  # its replies go on farther than anything was timed
+        return ChainForecast(chain.sampling, reason=error.message)
+    if not best:
+        return ChainForecast(chain.sampling, reason="nothing could be replayed")
+    return ChainForecast(chain.sampling, tuple(best.values()), drawn)
+
+
+def _speed(one: Forecast) -> float:
+    return one.figures.end_to_end_speed or 0.0
+
+
+def rejection(
+    forecaster: Forecaster, only: Collection[str] | None = None
+) -> dict[CandidateKey, SampledPrediction]:
+    """Every setting without p_min and n_min, were it verified by rejection sampling.
+
+    Empty for a greedy trace, where the two rules are one.
+    """
+    plain = [s for s in forecaster.plan.settings if not s.p_min and not s.n_min]
+    return {
+        forecaster.plan.key(draft, settings): found
+        for draft in forecaster.plan.drafts
+        if draft.draft.after is None and forecaster.timings(draft) is not None
+        for settings, found in zip(
+            plain, sampled(forecaster, draft, [s.n_max for s in plain], only), strict=False
+        )
+    }
+
+
+def _seen(forecaster: Forecaster, draft: DraftForecast) -> Iterator[tuple[Reply, Replay]]:
+    """Every reply of the trace with what ``draft`` was seen to do on it; none where its replay has
+    not run."""
+    if forecaster.outcomes.result(draft.replay) is not None:
+        artifact = forecaster.outcomes.artifact(draft.replay)
+        yield from replayed(draft.replay, forecaster.trace, artifact)
+
+
+def sampled(
+    forecaster: Forecaster,
+    draft: DraftForecast,
+    lengths: Sequence[int],
+    only: Collection[str] | None = None,
+) -> list[SampledPrediction]:
+    """``draft`` at every one of ``lengths``, verified by rejection sampling; none where the
+    trace is greedy or nothing was replayed by a worker."""
+    trace = forecaster.trace
+    if not trace.header.sampler.temperature:
+        return []
+    chances = [
+        chance
+        for reply, seen in _seen(forecaster, draft)
+        if only is None or reply.head.id in only
+        if (chance := sampled_reply(trace, reply, seen)) is not None
+    ]
+    timings = forecaster.timings(draft) if forecaster.priced else None
+    profile = forecaster.plan.profile
+    return [predict_sampled(chances, n, timings, profile) for n in lengths if chances]
+
+
+def under_stored(
+    forecaster: Forecaster, draft: DraftForecast, sampling: Sampling, lengths: Sequence[int]
+) -> list[ChainExpectation]:
+    """``draft`` at every one of ``lengths`` under ``sampling``, by what was stored of the
+    trace's own text; none where too little was stored."""
+    trace = forecaster.trace
+    found = [
+        one
+        for reply, seen in _seen(forecaster, draft)
+        if (one := expected_reply(trace, reply, seen, sampling.applied())) is not None
+    ]
+    timings = forecaster.timings(draft) if forecaster.priced else None
+    profile = forecaster.plan.profile
+
+    def ends(n_max: int, rule: str) -> tuple[SampledPrediction, SampledPrediction]:
+        pairs = [getattr(one, rule) for one in found]
+        low, high = (
+            predict_sampled([pair[end] for pair in pairs], n_max, timings, profile)
+            for end in (0, 1)
+        )
+        return low, high
+
+    return [
+        ChainExpectation(sampling, n, ends(n, "engine"), ends(n, "rejection"))
+        for n in lengths
+        if found
+    ]
+
+
+def after_ngrams(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> list[Forecast]:
+    """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
+    server that answers the whole trace. None without the draft's times."""
+    plan, timings = forecaster.plan, forecaster.timings(draft)
+    if timings is None or len(forecaster.texts(draft)) < len(forecaster.trace):
+        return []
+    return [
+        forecaster.of_draft(draft, settings, timings, after=rival) for settings in plan.settings
+    ]
+
+
+def in_parallel_with(
+    forecaster: Forecaster, draft: DraftForecast, lengths: Sequence[int]
+) -> tuple[ParallelSpeed, ...]:
+    """PEARL and DSI with ``draft``; none where no times are known."""
+    timings = forecaster.timings(draft)
+    if not forecaster.priced or timings is None:
+        return ()
+    texts = forecaster.texts(draft)
+    replies, weights = [text for _, text in texts], [head.weight for head, _ in texts]
+    return pearl(replies, weights, lengths, timings), dsi(replies, weights, timings)

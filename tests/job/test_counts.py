@@ -1,0 +1,81 @@
+"""Counts for the record: of replays, and of an n-gram rival's servers in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cook.graph.execute import Outcomes
+from cook.job.counts import replayed, rival_counts
+from cook.job.dealing import Dealing
+from cook.job.forecast import Forecaster
+from cook.record.record import CandidateKey, Record
+from cook.steps.deal import Dealt
+from tests.job.fabricated import Fabrication, World
+from tests.job.laid_out import layout, score
+
+RIVAL = {"type": "ngram-map-k", "size_n": 2, "size_m": 4}
+
+
+def dealt(folder: Path, shares: int) -> tuple[CandidateKey, Dealt, Forecaster]:
+    """A rival next to no draft, in so many blocks of fresh servers."""
+    laid_out = layout(score(rivals=[RIVAL], max_tokens=40))
+    fabrication = Fabrication(folder, World(reply_tokens=40))
+    assert laid_out.forecast is not None
+    assert laid_out.baseline is not None
+    rival = next(c for c in laid_out.grid if c.rival is not None)
+    fabrication.run([laid_out.forecast.trace])
+    dealing = Dealing(fabrication, True, 600.0, {})
+    each = len(rival.live.prompts) // shares
+    for number in range(shares):
+        share = rival.live.prompts[number * each : (number + 1) * each]
+        assert dealing.deal([laid_out.baseline, rival], share)
+    found = dealing.dealt(rival.key)
+    assert found is not None
+    return rival.key, found, Forecaster(laid_out.forecast, fabrication.outcomes)
+
+
+def test_counts_of_a_server_are_simulated_from_its_own_start(tmp_path: Path) -> None:
+    for shares in (1, 2):
+        key, steps, forecaster = dealt(tmp_path / str(shares), shares)
+        found = rival_counts(key, steps, forecaster)
+        assert found.exact == found.requests == 16
+        assert (found.live_drafted, found.live_accepted) == (
+            found.replay_drafted,
+            found.replay_accepted,
+        )
+        assert found.passed
+
+
+def test_numbers_that_are_not_the_servers_are_seen(tmp_path: Path) -> None:
+    key, steps, forecaster = dealt(tmp_path, 1)
+    assert key.ngram is not None
+    other = replace(key, ngram=replace(key.ngram, size_m=3))
+    found = rival_counts(other, steps, forecaster)
+    assert found.exact < found.requests
+
+
+def test_nothing_is_said_where_nothing_ran(tmp_path: Path) -> None:
+    key, steps, forecaster = dealt(tmp_path, 1)
+    never = tuple(replace(step, block=7) for step in steps.steps)
+    assert rival_counts(key, Dealt(never, steps.name), forecaster) is None
+
+
+def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
+    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
+        ("small", "bundled", 4),
+        ("large", "bundled", 4),
+    ]
+    for found in record.replayed:
+        name = f"{found.draft} n_max=4"
+        predicted = next(c.predicted for c in record.candidates if c.name == name)
+        seen = dict(zip(found.ids, found.accepted, strict=True))
+        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
+        assert {i: seen[i] for i in reported} == reported
+        assert len(seen) == len(reported) == 16, "every prompt"
+
+
+def test_what_was_not_replayed_has_none() -> None:
+    plan = layout(score()).forecast
+    assert plan is not None
+    assert list(replayed([plan], Outcomes())) == []

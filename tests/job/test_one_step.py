@@ -1,0 +1,230 @@
+"""Commands for single steps: what they say, in which order; run by a real shell, and then a build
+that finds everything stored. Every way that a key is no step's is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.errors import InputError, PrerequisiteError
+from cook.graph.execute import closure
+from cook.graph.step import Step
+from cook.graph.store import Artifact, Store
+from cook.job.layout import Layout
+from cook.job.one_step import SHOWN, LaidOut, StepCommand, Used, run_step, step_commands
+from cook.job.plan import Planned, Reason, State
+from cook.output import Mode, Output
+from cook.steps.tensors import KIND as TENSOR
+from tests.attacks.builds import SMALL
+from tests.builds import TINY
+from tests.job.laid_out import layout
+
+
+@dataclass(frozen=True)
+class Fabricated:
+    """As much of a prepared recipe and its plan as commands are made of."""
+
+    layouts: tuple[Layout, ...]
+    steps: tuple[Planned, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def planned(step: Step[Any], state: State = State.RUN) -> Planned:
+    return Planned(
+        step.label, step.kind, step.key, state, Reason.NEW, "", 0, 4.0, None, timed=step.timed
+    )
+
+
+def fabricated(stored: tuple[str, ...] = ()) -> Any:
+    """Of drafts that are there already: a trace, replays, timings."""
+    laid = layout()
+    steps = closure(laid.forecast.steps()).values()
+    states = {True: State.STORED, False: State.RUN}
+    return Fabricated((laid,), tuple(planned(s, states[s.kind in stored]) for s in steps))
+
+
+ASKED = LaidOut(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads=3)
+
+
+def test_commands_come_wave_by_wave_and_timed_ones_last() -> None:
+    found = fabricated()
+    commands = step_commands(ASKED, found, found)
+    assert [c.key for c in commands] != []
+    steps = {s.key: s for s in found.layouts[0].all_steps()}
+    at = {c.key: number for number, c in enumerate(commands)}
+    for command in commands:
+        needed = [s.key for s in steps[command.key].steps() if s.key in at]
+        assert all(at[key] < at[command.key] for key in needed)
+        waves = [next(c.wave for c in commands if c.key == key) for key in needed]
+        assert command.wave == 1 + max(waves, default=0)
+        assert command.timed == (command.machine is not None)
+    order = [(c.wave, c.timed) for c in commands]
+    assert order == sorted(order)
+    assert not any(c.label.startswith("deal") for c in commands), "finalists are not known yet"
+
+
+def test_what_is_stored_is_no_command_and_begins_the_first_wave() -> None:
+    found = fabricated(stored=("trace",))
+    commands = step_commands(ASKED, found, found)
+    assert {c.wave for c in commands} == {1}
+    assert not any(c.label.startswith("trace") for c in commands)
+
+
+def test_a_command_is_one_line_whatever_its_parts_are_called() -> None:
+    line = StepCommand(
+        command=ASKED.command("run", "0" * SHOWN),
+        wave=2,
+        key="0" * 64,
+        label="quantize A\nrm -rf / #\x1b[2J",
+        cores=3,
+        memory_bytes=3 << 30,
+        device=True,
+        timed=True,
+        machine="host",
+        seconds=64.0,
+    ).line
+    words = "cook run 0000000000000000 'my recipe.yaml' --engine 'ik=/builds/ik; rm -rf /'"
+    assert line == (
+        f"{words} --threads 3  # wave 2, 3 cores, 3.00 GiB of memory, device, timed, alone on "
+        "host, about 1 min 04 s: quantize A\\nrm -rf / #\\x1b[2J"
+    )
+
+
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An empty COOK_HOME, and an environment in which ``cook`` is this one."""
+    shim = folder / "bin" / "cook"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m cook "$@"\n')
+    shim.chmod(0o755)
+    monkeypatch.setenv("COOK_HOME", str(folder / "home"))
+    root = str(Path(__file__).resolve().parents[2])
+    path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": root}
+
+
+def sh(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-e", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+REPLAYED = TINY.replace("method: live", "method: replay").replace("n_max: [4]", "n_max: [2]")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("text", [SMALL, TINY, REPLAYED], ids=["quants", "live", "replayed"])
+def test_sh_runs_what_is_printed_and_a_build_finds_it_all(
+    text: str, tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = home(tmp_path, monkeypatch)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(text)
+    asked = f"{recipe} --threads 1"
+    listed = sh(f"cook plan {asked} --commands --json", environment)
+    document = json.loads(listed.stdout)
+    keys = {command["key"] for command in document["commands"]}
+    assert len(keys) >= 4
+    ran = sh(f"cook plan {asked} --commands | sh -e", environment)
+    assert ran.returncode == 0, ran.stderr
+    assert [Path(line).name for line in ran.stdout.splitlines()] == [
+        command["key"] for command in document["commands"]
+    ]
+    made = kept(tmp_path)
+    assert made.keys() == keys
+    left = sh(f"cook plan {asked} --commands", environment)
+    assert (left.stdout, left.returncode) == ("", 0)
+    assert document["finish"] == f"cook build {asked}"
+    built = sh(document["finish"], environment)
+    assert built.returncode == 0, built.stderr
+    assert made.items() <= kept(tmp_path).items(), "nothing of it ran again"
+
+
+def kept(folder: Path) -> dict[str, int]:
+    """Keys of what steps have stored, and when each was made; tensors are no steps."""
+    steps = (a for a in Store(folder / "home" / "store").entries() if a.kind != TENSOR)
+    return {artifact.key: artifact.meta.stat().st_mtime_ns for artifact in steps}
+
+
+@pytest.mark.engine
+def test_a_step_again_runs_nothing_and_side_by_side_once(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = home(tmp_path, monkeypatch)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(SMALL)
+    first = sh(f"cook plan {recipe} --commands", environment).stdout.splitlines()[0]
+    command = first.partition("#")[0]
+    both = sh(f"{command} & {command} & wait", environment)
+    assert both.stderr.count("stored already, nothing ran") == 1, both.stderr
+    again = json.loads(sh(f"{command} --json", environment).stdout)
+    assert again["ran"] is False
+
+
+@pytest.mark.engine
+def test_what_is_wrong_with_a_key_is_told(
+    tmp_path: Path,
+    bundled: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home(tmp_path, monkeypatch)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(SMALL)
+    asked = LaidOut(recipe, threads=1)
+    output = Output(Mode.QUIET)
+    prepared = asked.prepared(output)
+    steps = {s.label: s for layout in prepared.layouts for s in layout.all_steps()}
+    listing = f"cook plan {recipe} --threads 1 --commands"
+    imatrix, quantize = steps["imatrix (bundled)"], steps["quantize A (bundled)"]
+    for key in ("abc", "imatrix", "0" * 7):
+        with pytest.raises(InputError, match="is no key of a step") as told:
+            run_step(key, asked, output)
+        assert told.value.hint == listing
+    with pytest.raises(InputError, match="no step has the key 0123456789") as told:
+        run_step("0123456789", asked, output)
+    assert told.value.hint == listing
+    with pytest.raises(PrerequisiteError, match=r"its input imatrix .* is not made yet") as absent:
+        run_step(quantize.key, asked, output)
+    assert absent.value.hint == f"cook run {imatrix.key[:SHOWN]} {recipe} --threads 1"
+    run_step(imatrix.key[:12], asked, output)
+    directory = capsys.readouterr().out.strip()
+    assert directory.endswith(imatrix.key)
+    # The recipe is another now; what was made under the key says which step it was.
+    recipe.write_text(SMALL.replace("chunks: 2,", "chunks: 3,"))
+    with pytest.raises(InputError, match=r"imatrix \(bundled\) was made under it, which is") as was:
+        run_step(imatrix.key, asked, output)
+    assert "params changed" in was.value.message
+
+
+def test_steps_are_known_by_key_and_tensors_by_their_source() -> None:
+    used = Used(frozenset({"k"}), frozenset({"sha256:1"}))
+    step = Artifact(
+        directory=Path("s"),
+        kind="quantize",
+        key="k",
+        label="Q8_0",
+        key_parts={},
+        result={},
+        files=(),
+        seconds=1.0,
+        created="2026",
+        made_from={},
+    )
+    of_it = replace(step, kind="tensor", key="t", key_parts={"inputs": {"source": "sha256:1"}})
+    assert used.covers(step)
+    assert not used.covers(replace(step, key="other"))
+    assert used.covers(of_it)
+    assert not used.covers(replace(of_it, key_parts={"inputs": {"source": "sha256:2"}}))
+    assert not used.covers(replace(of_it, key_parts={}))

@@ -1,0 +1,149 @@
+"""Plans of scores by replay: the trace once an engine, replays and timings of every draft."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.graph.cost import READ_BYTES_S
+from cook.job import machine_pace
+from cook.job.plan import LATER, plan, show_plan
+from cook.job.prepare import prepare
+from cook.output import Mode, Output
+from cook.scoring.compare import START
+from cook.steps.phase import Phase
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("bundled")]
+
+
+@pytest.fixture(autouse=True)
+def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+
+
+def recipe(folder: Path, quants: int) -> Path:
+    types = ("Q8_0", "Q6_K", "Q5_0", "Q4_0", "Q3_K", "Q2_K")
+    path = folder / "r.yaml"
+    document = {
+        "version": 1,
+        "name": "r",
+        "model": {"source": "demo://draft-f16.gguf"},
+        "quants": [{"name": t, "type": t} for t in types[:quants]],
+        "score": {
+            "target": {"source": "demo://target-q8_0.gguf"},
+            "prompts": "demo",
+            "limit": 8,
+            "draft": {"n_max": [2, 4]},
+        },
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    kinds = Counter(step.kind for step in found.steps)
+    assert kinds["trace"] == 1
+    assert kinds["quantize"] == 2
+    assert kinds["replay"] == 3, "one a draft, and the noise floor's"
+    assert kinds["curve"] == 3, "target and drafts, one pass"
+    assert kinds["deal"] == 0, "which drafts go live is not known yet"
+    assert (found.dealing.prompts, found.dealing.servers) == (8, 3)
+    assert (found.dealing.starts, found.dealing.loads) == (2, 6), "three prompts a block, at least"
+    assert found.stale
+    assert found.later == LATER
+
+
+def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "about 0.0 s and 59 steps never timed here"."""
+    monkeypatch.setattr(machine_pace, "memory_bytes_s", lambda: READ_BYTES_S)
+    monkeypatch.setattr(machine_pace, "processor_flops", lambda: machine_pace.FLOPS)
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    assert all(step.seconds for step in (*found.steps, *found.later_steps))
+    later = Counter(step.kind for step in found.later_steps)
+    assert later == {"deal": 2, "selfcheck": 2, "compare": 1, "control": 1}
+    assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
+    show_plan(found, Output(Mode.HUMAN))
+    shown = capsys.readouterr()
+    told = shown.err
+    (titles, *phases), reads = (part.splitlines() for part in shown.out.split("\n\n"))
+    assert titles.split("  ")[0] == "phase"
+    assert [line[:18].rstrip() for line in phases][:2] == [
+        "quantize the draft",
+        "PPL, KLD and memor",
+    ]
+    assert all(" min " in line or " s " in line for line in phases), "minutes, on the first run too"
+    assert reads[0].split()[:6] == ["draft", "a", "token", "reads", "attention", "experts"]
+    assert reads[0].split()[6:] == ["shared", "output", "dense", "other"]
+    assert [line.split()[0] for line in reads[1:]] == ["Q8_0", "Q6_K"]
+    assert max(map(len, reads)) < 80
+    assert "steps would run, about " in told
+    assert " model loads" in told
+    assert "* of two typical candidates; then, known only once predicted: " in told
+    assert "in all about " in told
+    assert "times reckoned by size and a probe of this machine" in told
+    assert "finalists: 8 prompts to 3 servers " in told
+    assert "2 starts each, 6 model loads, about " in told
+    assert re.search(r"it can decide a difference of \d\.\d % \(95%\)", told)
+    assert "score.live_budget: at most 30 minutes of live runs" in told
+    assert "of unknown length" not in told
+
+
+def test_a_line_a_phase_and_with_steps_a_line_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    show_plan(found, Output(Mode.QUIET))
+    assert len(capsys.readouterr().out.splitlines()) == len(found.phases)
+    show_plan(found, Output(Mode.QUIET), steps=True)
+    assert len(capsys.readouterr().out.splitlines()) == len(found.steps)
+    of = {p.phase: p for p in found.phases}
+    assert of[Phase.QUANTIZE].to_run == of[Phase.QUANTIZE].steps == 2
+    assert of[Phase.LIVE].later > 0
+    assert of[Phase.LIVE].memory_bytes > of[Phase.TRACE].memory_bytes
+    assert sum(p.steps for p in found.phases) == len(found.steps) + len(found.later_steps)
+
+
+def test_the_smallest_difference_falls_with_starts(tmp_path: Path) -> None:
+    """Two starts of one configuration differ by 0.8 %, whatever is dealt to them."""
+    found = {}
+    for limit in (4, 8, 16):
+        path = recipe(tmp_path, 2)
+        document = json.loads(path.read_text())
+        document["score"]["limit"] = limit
+        path.write_text(json.dumps(document))
+        dealing = plan(prepare(path, plan_only=True)).dealing
+        found[dealing.starts] = dealing.smallest_difference
+    assert list(found) == [1, 2, 4]
+    for starts, difference in found.items():
+        assert math.log1p(difference) == pytest.approx(
+            1.96 * START * math.sqrt(2 / starts), rel=0.01
+        )
+
+
+def test_servers_with_layers_on_a_device_are_planned_in_turns(tmp_path: Path) -> None:
+    path = recipe(tmp_path, 6)
+    document = json.loads(path.read_text())
+    document["score"]["target"]["args"] = {"n_gpu_layers": 99}
+    path.write_text(json.dumps(document))
+    dealing = plan(prepare(path, plan_only=True)).dealing
+    assert not dealing.together
+    assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"
+
+
+def test_one_build_under_two_names_makes_nothing_twice(tmp_path: Path, bundled: Any) -> None:
+    twin = f"twin={Path(bundled.tool('quantize')).parent}"
+    path = recipe(tmp_path, 2)
+    both = plan(prepare(path, engines=["bundled", twin], plan_only=True))
+    alone = plan(prepare(path, plan_only=True))
+    assert [label.split(" ")[0] for label in both.engine.split(", ")] == ["bundled", "twin"]
+    assert {step.key for step in both.steps} == {step.key for step in alone.steps}
+    assert both.later == LATER

@@ -1,0 +1,139 @@
+"""What ``cook predict`` prints, whole, with an engine whose outcomes are made up.
+
+COOK_UPDATE_SNAPSHOTS=1 writes the snapshots anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from tests.job.fabricated import World
+from tests.job.whole import predicted
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+TYPED = ("--verify", "1:20,2:22,5:26", "--draft-ms", "1.5")
+INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
+    "typed": (("--n-max", "2", "--n-max", "4", *TYPED), World()),
+    "untimed": (("--n-max", "4"), World()),
+    "measured": (("--n-max", "2", "--n-max", "4", "--target", "target.gguf"), World()),
+    "p-min": (("--n-max", "4", "--p-min", "0", "--p-min", "0.5", *TYPED), World()),
+    "as-ik": (("--n-max", "4", "--profile", "ik", "--target-ms", "20", "--draft-ms", "1"), World()),
+    "slots": (
+        ("--n-max", "2", "--n-max", "4", "--target", "target.gguf", "--slots", "1", "--slots", "4"),
+        World(),
+    ),
+    "far-away": (
+        ("--n-max", "4", "--target", "target.gguf", "--link-ms", "1", "--link-mbit", "1000"),
+        World(),
+    ),
+    "what-ifs": (
+        ("--n-max", "2", "--n-max", "4", *TYPED, "--rival", "ngram-map-k:size_n=3,size_m=8"),
+        World(),
+    ),
+    "sampled": (("--n-max", "2", "--target", "target.gguf"), World(temperature=0.8)),
+}
+
+
+def rounded(value: Any) -> Any:
+    """Floats to nine digits: what the last ones are is the processor's affair."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", INVOCATIONS)
+def test_both_outputs_stay_as_they_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, world = INVOCATIONS[name]
+    assert predicted(tmp_path, monkeypatch, *arguments, world=world) == 0
+    shown = capsys.readouterr()
+    assert predicted(tmp_path, monkeypatch, *arguments, "--json", world=world) == 0
+    document = rounded(json.loads(capsys.readouterr().out))
+    text = (
+        f"$ cook predict {' '.join(arguments)}\n--- stdout\n{shown.out}--- stderr\n{shown.err}"
+        f"--- json\n{json.dumps(document, indent=1)}\n"
+    )
+    file = SNAPSHOTS / f"predict-{name}.txt"
+    if os.environ.get("COOK_UPDATE_SNAPSHOTS") == "1":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text(), "if this is meant, run with COOK_UPDATE_SNAPSHOTS=1"
+
+
+def test_typed_numbers_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = ("--acceptance", "0.6", "--target-ms", "20", "--draft-ms", "1")
+    assert main(["predict", *numbers, "--n-max", "1", "--n-max", "4", "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert [row["n_max"] for row in document["settings"]] == [1, 4]
+    assert document["best_length_closed_form"] == pytest.approx(5.0, abs=2)
+    assert "every batch is taken to cost what one token costs" in shown.err
+
+
+THREAD = ("--acceptance", "0.62", "--target-speed", "6.27")
+"""ik_llama.cpp's discussion 839: a target of 6.27 t/s, a draft of 100, 62 to 66 %."""
+
+
+def test_the_field_thread_s_question(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (*THREAD, "--draft-speed", "100", "--profile", "ik", "--n-max", "4")
+    assert main(["predict", *asked]) == 0
+    shown = capsys.readouterr()
+    verdict = shown.out.splitlines()[-1]
+    assert verdict.startswith("drafting pays: n_max=4 is 2.78x as fast as no draft")
+    assert "17.44 t/s for 6.27" in verdict
+    assert "every batch taken to cost one token's time" in verdict
+    assert "verification is dearer" in shown.err
+    assert main(["predict", *asked, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"][document["best"]]["speedup"] == pytest.approx(2.78, abs=0.01)
+
+
+def test_what_is_not_worth_it_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *THREAD, "--draft-speed", "8", "--n-max", "2"]) == 0
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("not worth it: the fastest, n_max=2 is 0.")
+
+
+def test_a_time_and_a_speed_of_one_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *THREAD, "--draft-speed", "100", "--target-ms", "9"]) == 2
+    assert "say the same: give one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--overhead-ms", "1"), "--overhead-ms and --acceptance-at go with --acceptance"),
+        (("--target", "target.gguf", "--target-ms", "3"), "give one of them"),
+        (("--verify", "1:x"), "is not TOKENS:MS"),
+        (("--verify", "2:5"), "needs the time of one token"),
+        (("--verify", "1:5", "--target-ms", "4"), "two different times"),
+        (("--profile", "vllm"), "no profile 'vllm'"),
+        (("--acceptance", "0.5"), "--acceptance replaces the trace"),
+        (("--token-acceptance", "0.5"), "--acceptance replaces the trace"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert predicted(tmp_path, monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_replay_that_fails_is_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predicted(tmp_path, monkeypatch, world=World(failing=("replay large",))) == 1
+    assert "replay large (bundled): it crashed" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""What else a replay says: other sampling chains, rejection sampling, n-grams before a draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.formats.quant_types import Flavour
+from cook.job.layout import Rival
+from cook.job.what_if import after_ngrams, in_parallel_with, rejection, under
+from tests.job.fabricated import World
+from tests.job.laid_out import layout, score
+from tests.job.test_forecast import ALL, PICK, forecaster
+
+
+def test_rejection_sampling_of_a_sampled_trace_only(tmp_path: Path) -> None:
+    greedy, _ = forecaster(tmp_path / "greedy")
+    assert not rejection(greedy, ALL)
+    sampled, _ = forecaster(
+        tmp_path / "sampled",
+        World(temperature=0.8, failing=("draft times large",)),
+        sampling={"temperature": 0.8},
+        draft={"n_max": [2, 4], "n_min": [0, 1], "p_min": [0.0, 0.5]},
+    )
+    found = rejection(sampled, ALL)
+    assert len(found) == 2, "of what was timed, the settings without n_min and p_min"
+    for one in found.values():
+        assert one.decode_tokens_per_s is not None
+        assert 0 < one.draft_n_accepted < one.draft_n
+
+
+def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None:
+    found, made = forecaster(tmp_path, sampling={"temperature": [0.0, 0.8], "top_p": [1.0, 0.9]})
+    chains = found.plan.chains
+    assert [c.sampling.chain for c in chains] == [
+        "temperature 0.8, top_p 1",
+        "temperature 0.8, top_p 0.9",
+    ], "greedy is one chain whatever its top_p"
+    assert len({found.plan.trace.key, *(c.trace.key for c in chains)}) == 3
+    assert len([label for label in made.asked if label.startswith("trace")]) == 3
+    for chain in chains:
+        forecast = under(found, chain, PICK)
+        assert (forecast.sampling, forecast.reason) == (chain.sampling, None)
+        bare, *drafts = forecast.forecasts
+        assert bare.key.draft is None
+        assert [one.key.draft for one in drafts] == ["small", "large"], "each at its best"
+        assert set(forecast.rejection) >= {one.key for one in drafts}
+        assert [run.id for run in bare.runs] == PICK
+    plan = found.plan.on(chains[0].trace)
+    assert [d.curve for d in plan.drafts] == [d.curve for d in found.plan.drafts]
+    assert not plan.chains
+
+
+def test_under_another_chain_only_what_was_replayed_there_is_forecast(tmp_path: Path) -> None:
+    world = World(failing=("replay small",))
+    found, _ = forecaster(tmp_path, world, sampling={"temperature": [0.0, 0.8]})
+    (chain,) = found.plan.chains
+    there = under(found, chain, PICK)
+    assert [one.key.draft for one in there.forecasts] == [None, "large"]
+    nothing, _ = forecaster(
+        tmp_path / "nothing", World(failing=("replay",)), sampling={"temperature": [0.0, 0.8]}
+    )
+    assert under(nothing, chain, PICK).reason == "nothing could be replayed"
+
+
+def test_one_chain_asks_for_nothing_more() -> None:
+    plan = layout(score()).forecast
+    assert plan.chains == ()
+
+
+def test_n_grams_before_a_draft_leave_it_less_to_draft(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path)
+    draft = found.plan.drafts[0]
+    settings = NgramSettings(NgramType.SIMPLE, size_n=1, size_m=1).of(Flavour.LLAMA_CPP)
+    rival = Rival("ngram-simple", settings)
+    behind = {f.key.settings: f for f in after_ngrams(found, draft, rival)}
+    alone = {f.key.settings: f for f in found.forecasts(ALL) if f.key.draft == "small"}
+    assert behind.keys() == alone.keys()
+    for asked, one in behind.items():
+        assert one.key.ngram == settings
+        assert one.name == f"ngram-simple, then {alone[asked].name}"
+        assert one.spent.draft_s < alone[asked].spent.draft_s
+    failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
+    assert after_ngrams(failed, failed.plan.drafts[0], rival) == []
+
+
+def test_drafting_meanwhile_is_faster_than_drafting_between(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path)
+    draft = found.plan.drafts[0]
+    speeds = in_parallel_with(found, draft, [4])
+    assert len(speeds) == 2
+    usual = next(f for f in found.forecasts(ALL) if f.name == "small n_max=4")
+    assert max(s.decode_tokens_per_s for s in speeds) > (usual.figures.decode_speed or 0)
+    failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
+    assert in_parallel_with(failed, failed.plan.drafts[0], [4]) == ()
