@@ -1,7 +1,8 @@
 """``python -m bench.alike``: two servers without a draft, dealt the same prompts: are they alike?
 
 They are one model with the same arguments, so every difference is an error of timing: the interval
-should hold 1 in 95 of 100 runs. Every run is printed and appended to a file.
+should hold 1 in 95 of 100 runs. Every start of both is dealt all prompts. Every run is printed and
+appended to a file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.study import Study, append_result, empty_executor, neighbour
-from cook.job.layout import NO_DRAFT, dealt_into
+from cook.job.layout import NO_DRAFT
 from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
 from cook.record.objective import Objective
@@ -46,10 +47,7 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
     baseline = layout.layouts[0].baseline
     assert baseline is not None, "it scores"
     servers = [replace(baseline.live, name=name) for name in (NO_DRAFT, AGAIN)]
-    steps = tuple(
-        DealStep(tuple(replace(s, prompts=prompts) for s in servers), block, together)
-        for block, prompts in enumerate(dealt_into(servers[0].prompts, starts))
-    )
+    steps = tuple(DealStep(tuple(servers), block, together) for block in range(starts))
     with empty_executor() as executor:
         outcomes = executor.run(steps)
         for failure in outcomes.failures.values():
