@@ -198,7 +198,7 @@ def counted(
     recorded = TraceFile(executor.outcomes.artifact(traced.forecast.trace).file(TRACE_FILE))
     replies = {reply.head.id: reply for reply in recorded}
     for configuration in layout.grid:
-        draft, settings = configuration.draft, configuration.settings
+        draft, settings = configuration.draft, configuration.key.settings
         assert draft is not None, "the grid holds drafts"
         assert settings is not None, "so do they"
         if draft not in drafts:

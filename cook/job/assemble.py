@@ -17,7 +17,7 @@ from cook.graph.step import Step
 from cook.job.counts import replayed, rival_counts
 from cook.job.decide import DECODE, WHOLE, Aim, Decision
 from cook.job.drafts import draft_records, reference_quality, why_not
-from cook.job.layout import Configuration, ForecastPlan, Layout, LiveChecks
+from cook.job.layout import Checks, Configuration, ForecastPlan, Layout
 from cook.job.sentence import nothing_qualifies, pick_sentence
 from cook.job.slot_speeds import InParallel
 from cook.job.what_if import rejection, under
@@ -50,6 +50,7 @@ from cook.scoring.compare import interval, paired
 from cook.scoring.figures import by_category, by_prompt, figures, output_check
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES
+from cook.steps.checks import SelfCheckStep
 from cook.steps.deal import DealStep
 
 if TYPE_CHECKING:
@@ -180,16 +181,16 @@ def _candidate(
             between = interval(runs, base.live, WHOLE, score.weights, aim.confidence, about=logs[0])
     layout, dealt = finished.layout_of(configuration), decision.dealing.dealt(key)
     started = list(dealt.outcomes(outcomes.result)) if dealt is not None else []
-    checks = layout.checks(configuration, dealt) if dealt is not None else None
-    bare = next(b for b in decision.baselines if b.key.engine == key.engine)
-    without = decision.dealing.dealt(bare.key)
-    compared = None
-    if dealt is not None and without is not None and key != bare.key:
-        compared = outcomes.result(layout.compare(configuration, without, dealt))
-    control = outcomes.result(checks.control) if checks else None
-    uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
-    counts = outcomes.result(checks.counts) if checks else None
-    counts_reason = _why_not_counted(checks, outcomes) if checks else None
+    checks = Checks()
+    if dealt is not None:
+        checks = layout.checks(
+            configuration, dealt, decision.dealing.dealt(CandidateKey(key.engine))
+        )
+    compared = outcomes.result(checks.compare) if checks.compare else None
+    control = outcomes.result(checks.control) if checks.control else None
+    uncontrolled = why_not(checks.control, outcomes) if checks.control and not control else None
+    counts = outcomes.result(checks.counts) if checks.counts else None
+    counts_reason = _why_not_counted(checks.counts, outcomes) if checks.counts else None
     if key.ngram is not None and dealt is not None:
         forecaster = decision.forecasters.get(key.engine)
         found = rival_counts(key, dealt, forecaster) if forecaster is not None else None
@@ -245,10 +246,10 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return value / reference if value is not None and reference else None
 
 
-def _why_not_counted(checks: LiveChecks, outcomes: Outcomes) -> str | None:
-    recount = outcomes.result(checks.counts)
+def _why_not_counted(counts: SelfCheckStep, outcomes: Outcomes) -> str | None:
+    recount = outcomes.result(counts)
     if recount is None:
-        return why_not(checks.counts, outcomes)
+        return why_not(counts, outcomes)
     if recount.requests:
         return None
     return (

@@ -14,7 +14,7 @@ from cook.engines.base import UBATCH, DraftSettings
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
-from cook.job.layout import DraftForecast, ForecastPlan, Rival, rival_key
+from cook.job.layout import DraftForecast, ForecastPlan, Rival
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.link import Link, behind
@@ -101,7 +101,7 @@ class Forecaster:
         bare = CandidateKey(plan.engine.name)
         rivals = [
             forecast(
-                rival_key(plan.engine, rival),
+                rival.key(plan.engine),
                 rival.name,
                 [reply for reply in self.of_rival(rival) if reply[0].id in wanted],
                 rival.settings.longest,

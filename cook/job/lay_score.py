@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from cook.documents.tree import Keys
-from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs
+from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_halves
 from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import read_vocabulary
-from cook.graph.step import Input, Source
-from cook.job.adopt import Adopted, adopt
+from cook.graph.step import Source
 from cook.job.drafting import has_template, lay_trace, left_to_score
 from cook.job.layout import (
     NO_DRAFT,
+    Configuration,
     DraftForecast,
     DraftPlan,
     ForecastPlan,
     Layout,
-    LiveGrid,
-    OtherChain,
     Rival,
-    draft_args,
+    config_name,
 )
 from cook.job.locate import ModelFile, SourceReader, local_path
-from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
+from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select, subset
 from cook.prompts.shares import in_halves
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.recipe.traps import TARGET, models_at
+from cook.record.record import CandidateKey
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
+from cook.steps.live import LiveStep
 from cook.steps.replay import ReplayStep
-from cook.steps.trace import Trace, TraceStep
-from cook.trace.compatible import require_one_vocabulary
+from cook.steps.trace import Trace, given_trace
+from cook.trace.compatible import require_one_vocabulary, require_target
+from cook.trace.session import prompts_digest, sha256
 
 
 def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str) -> Layout:
@@ -54,44 +55,45 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
     reader.files.append(prompts_file(score.prompts))
-    settings = settings_on(engine.flavour, score)
     rivals = as_rivals(engine.flavour, score.rivals, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
-    forecast, recorded = None, None
+    warnings = [*_doubtful(rivals, drafts, engine), *_shared_device(score)]
+    forecast = None
     if score.method == "replay":
+        given = None
         if score.trace is not None:
-            recorded = _recorded(score, local_path(score.trace), target, prompts, reader)
-            prompts = recorded.prompts
+            path = local_path(score.trace)
+            reader.files.append(path)
+            given, recorded = given_trace(path), TraceFile(path)
+            prompts = adopt(recorded, target, prompts, score.sampling.to_sampling().applied())
+            warnings += _cut_short(recorded)
         prompts = in_halves(prompts)
         deployed = lay_trace(engine, score, target, prompts.prompts)
         forecast = lay_forecast(
-            *(engine, score, target.source, prompts, drafts),
-            recorded.step if recorded is not None else deployed,
+            *(engine, score, target.source, prompts, drafts, given or deployed),
             rivals=rivals,
             suffix=suffix,
         )
-        forecast = replace(forecast, chains=lay_chains(deployed, score) if drafts else ())
-    grid = LiveGrid(engine, score, target.source, has_template(target.file), prompts.prompts)
-    before = [draft.after for draft in drafts if draft.after is not None]
+        if drafts:
+            others = score.sampling.chains[1:]
+            chains = tuple(replace(deployed, sampling=chain) for chain in others)
+            forecast = replace(forecast, chains=chains)
+    baseline, *grid = lay_candidates(
+        *(engine, score, target.source, prompts, drafts),
+        rivals=rivals,
+        suffix=suffix,
+        chat=has_template(target.file),
+    )
     return replace(
         layout,
         target=target.source,
         prompts=prompts,
-        baseline=grid.configuration(None, None, None, NO_DRAFT + suffix),
-        grid=grid.all(drafts, settings, rivals),
+        baseline=baseline,
+        grid=tuple(grid),
         forecast=forecast,
-        slots=score.slots,
         target_description=target.file.string("general.description"),
-        warnings=(
-            *(
-                f"{rival.name}: {doubt}"
-                for rival in dict.fromkeys((*rivals, *before))
-                if (doubt := doubts(rival.settings, Flavour(engine.flavour))) is not None
-            ),
-            *_shared_device(score),
-            *(_cut_short(recorded.trace) if recorded is not None else ()),
-        ),
+        warnings=tuple(warnings),
     )
 
 
@@ -122,24 +124,113 @@ def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFi
     return prompts
 
 
-def _recorded(
-    score: ScoreSpec, path: Path, target: ModelFile, prompts: PromptSet, reader: SourceReader
-) -> Adopted:
-    """The trace that the recipe names, checked against target, prompts and sampling."""
-    reader.files.append(path)
-    return adopt(
-        path,
-        target=(target.file.path, target.source),
-        prompts=prompts,
-        sampler=score.sampling.to_sampling().applied(),
-    )
+def adopt(
+    trace: TraceFile, target: ModelFile | None, prompts: PromptSet, sampler: Sampling
+) -> PromptSet:
+    """Those of ``prompts`` that were recorded in ``trace``, to be scored under ``sampler``.
+
+    InputError, with the reason, where the trace is of another target, sampling chain or text.
+    ``target`` None is no error: a trace needs no target.
+    """
+    if target is not None:
+        require_target(trace, target.file.path, target.source)
+    path, recorded = trace.path, trace.header.sampler
+    if _chain(sampler) != _chain(recorded):
+        raise InputError(
+            f"{path}: recorded under another sampling chain ({recorded}, not {sampler})",
+            hint="score under the trace's chain, or record another: cook trace",
+        )
+    heads = {head.id: head for head in trace.heads}
+    chosen = tuple(p for p in prompts.prompts if p.id in heads)
+    if not chosen:
+        raise InputError(
+            f"{path}: has none of the prompts of {prompts.name}",
+            hint="name the prompt set that it was recorded over: --prompts SET",
+        )
+    if trace.header.prompts_sha256 not in (prompts_digest(chosen), prompts_digest(prompts.prompts)):
+        # Only a prompt that no template rendered can be recognised alone.
+        changed = (p for p in chosen if heads[p.id].rendered_sha256 != sha256(p.whole))
+        if (other := next(changed, None)) is not None:
+            raise InputError(
+                f"{path}: prompt {other.id} of {prompts.name} may be another than the recorded one "
+                "of this id",
+                hint="use the prompt set and --limit that it was recorded with",
+            )
+    return subset(prompts, chosen)
 
 
-def lay_chains(deployed: TraceStep, score: ScoreSpec) -> tuple[OtherChain, ...]:
-    """The recordings under the sampling chains that are asked for next to the deployed one."""
-    return tuple(
-        OtherChain(sampling, replace(deployed, sampling=sampling))
-        for sampling in score.sampling.chains[1:]
+def _chain(sampler: Sampling) -> Sampling:
+    """What must agree: greedy is greedy, and whose random numbers were drawn is no matter."""
+    if not sampler.temperature:
+        return Sampling(repeat_penalty=sampler.repeat_penalty)
+    return replace(sampler, draws="worker")
+
+
+def lay_candidates(
+    engine: Engine,
+    score: ScoreSpec,
+    target: Source,
+    prompts: PromptSet,
+    drafts: Sequence[DraftPlan],
+    *,
+    rivals: Sequence[Rival] = (),
+    suffix: str = "",
+    chat: bool,
+) -> list[Configuration]:
+    """The servers of no draft, of every draft with every setting, and of every rival, each with all
+    prompts; all drafts at one setting before the next setting, so that a budget that ends early has
+    still seen every draft. ``chat``: prompts are rendered by the target's own template."""
+    alone = score.baseline.args if score.baseline is not None else score.target.args
+
+    def candidate(name: str, key: CandidateKey, draft: DraftPlan | None = None) -> Configuration:
+        # A rival needs no memory for a draft: its target runs as no draft's does.
+        args = score.target.args if draft is not None else alone
+        live = LiveStep(
+            engine=engine,
+            name=name,
+            target=target,
+            target_args=args.to_model_args(),
+            context=score.context,
+            draft=draft.model if draft is not None else None,
+            draft_args=_draft_args(score, key.cache_type),
+            settings=key.settings,
+            prompts=prompts.prompts,
+            max_tokens=score.max_tokens,
+            sampling=score.sampling.to_sampling(),
+            chat=chat,
+            ngram=key.ngram,
+            draft_context=draft.context if draft is not None else None,
+        )
+        return Configuration(key, draft, live)
+
+    cache_types = score.draft.cache_types
+    return [
+        candidate(NO_DRAFT + suffix, CandidateKey(engine.name)),
+        *(
+            candidate(
+                config_name(draft.name, setting, cache_type if len(cache_types) > 1 else None),
+                draft.key(engine, setting, cache_type),
+                draft,
+            )
+            for cache_type in cache_types
+            for setting in settings_on(engine.flavour, score)
+            for draft in drafts
+        ),
+        *(candidate(rival.name, rival.key(engine)) for rival in rivals),
+    ]
+
+
+def _draft_args(score: ScoreSpec, cache_type: str | None) -> ModelArgs:
+    """The draft's arguments with the KV cache in ``cache_type`` (``q8_0``; ``q8_0/q5_1``: keys,
+    values), unless they name types."""
+    args = score.draft.args.to_model_args()
+    if cache_type is None:
+        return args
+    keys, values = cache_halves(cache_type)
+    return replace(
+        args,
+        cache_type_k=args.cache_type_k or keys,
+        cache_type_v=args.cache_type_v or values,
     )
 
 
@@ -156,61 +247,32 @@ def lay_forecast(
 ) -> ForecastPlan:
     """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
-    several = len(score.draft.cache_types) > 1
-    placed = [
-        PlacedDraft(
-            draft,
-            engine.as_draft(
-                draft_args(score.draft.args.to_model_args(), cache_type),
-                target_args,
-                score.context,
-            ),
-            cache_type,
-            f"{draft.name} kv={cache_type}" if several else None,
-        )
-        for draft in drafts
-        for cache_type in score.draft.cache_types
-    ]
-    plan = forecast_plan(
+    return forecast_plan(
         engine,
         trace,
-        placed,
+        drafts,
         settings_on(engine.flavour, score),
+        draft_args={
+            kind: engine.as_draft(_draft_args(score, kind), target_args, score.context)
+            for kind in score.draft.cache_types
+        },
         target=(target, target_args),
         baseline=score.baseline.args.to_model_args() if score.baseline is not None else None,
         n_predict=score.max_tokens,
         context=score.context,
         rivals=rivals,
-    )
-    chosen_on = tuple(p.id for p in prompts.prompts if p.half == "pick")
-    return replace(
-        plan,
-        several_cache_types=several,
-        floor_prompts=chosen_on,
+        floor_prompts=tuple(p.id for p in prompts.prompts if p.half == "pick"),
         no_draft=NO_DRAFT + suffix,
     )
-
-
-@dataclass(frozen=True)
-class PlacedDraft:
-    """A draft as it is replayed and timed; its steps are ``labelled`` so, else with its name."""
-
-    draft: DraftPlan
-    args: ModelArgs
-    cache_type: str | None = None
-    labelled: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.labelled or self.draft.name
 
 
 def forecast_plan(
     engine: Engine,
     trace: Trace,
-    drafts: Sequence[PlacedDraft],
+    drafts: Sequence[DraftPlan],
     settings: tuple[DraftSettings, ...],
     *,
+    draft_args: Mapping[str | None, ModelArgs],
     target: tuple[Source, ModelArgs] | None,
     baseline: ModelArgs | None = None,
     n_predict: int,
@@ -220,8 +282,11 @@ def forecast_plan(
     rivals: tuple[Rival, ...] = (),
     top: int = 0,
     two_stage: Sequence[Rival] = (),
+    floor_prompts: tuple[str, ...] = (),
+    no_draft: str = NO_DRAFT,
 ) -> ForecastPlan:
-    """The steps to forecast ``drafts`` under ``settings``.
+    """The steps to forecast ``drafts`` under ``settings``, with the ``draft_args`` of each KV cache
+    type.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
     ``baseline`` of its own, and the drafts where ``timed``. ``profile`` None: as the engine counts.
@@ -234,48 +299,40 @@ def forecast_plan(
     rollouts = max((s.n_max for s in ending), default=0)
     floor = min((s.p_min for s in ending), default=0.0)
     wide = [rival.settings.longest for rival in rivals]
-    first = [*two_stage, *(one.draft.after for one in drafts if one.draft.after is not None)]
-    before = [rival.settings.longest for rival in first]
-    followed = widths_for([*(s.n_max for s in settings), *before])
+    first = [*two_stage, *(draft.after for draft in drafts if draft.after is not None)]
+    drafted = [*(s.n_max for s in settings), *(rival.settings.longest for rival in first)]
     apart = baseline is not None and target is not None and baseline != target[1]
-    verified = [*(s.n_max for s in settings), *before, *(() if apart else (0, *wide))]
 
-    def of_target(name: str, model: Input, args: ModelArgs, lengths: Sequence[int]) -> CurveStep:
+    def of_target(name: str, model: Source, args: ModelArgs, lengths: Sequence[int]) -> CurveStep:
         rows, widths = rows_for(engine, args, lengths), widths_for(lengths)
         return CurveStep(engine, name, model, trace, args, True, widths, rows=rows)
 
-    verify = of_target("target", *target, verified) if target is not None else None
-    plain = verify
-    if apart and target is not None and baseline is not None:
-        plain = of_target("without a draft", target[0], baseline, (0, *wide))
+    def of_draft(draft: DraftPlan, cache_type: str | None) -> DraftForecast:
+        args = draft_args[cache_type]
+        label = f"{draft.name} kv={cache_type}" if len(draft_args) > 1 else draft.name
+        model = (engine, label, draft.model, trace, args)
+        replay = ReplayStep(*model, rollout_steps=rollouts, rollout_floor=floor, top=top)
+        curve = CurveStep(*model, False, widths=widths_for(drafted)) if timed else None
+        return DraftForecast(draft, cache_type, replay, curve)
+
+    verify = plain = None
+    if target is not None:
+        plain = verify = of_target("target", *target, drafted if apart else [*drafted, 0, *wide])
+        if apart and baseline is not None:
+            plain = of_target("without a draft", target[0], baseline, [0, *wide])
     return ForecastPlan(
         engine=engine,
         trace=trace,
         verify=verify,
         plain=plain,
-        drafts=tuple(
-            DraftForecast(
-                one.draft,
-                one.cache_type,
-                ReplayStep(
-                    *(engine, one.label, one.draft.model, trace, one.args),
-                    rollout_steps=rollouts,
-                    rollout_floor=floor,
-                    top=top,
-                ),
-                CurveStep(
-                    *(engine, one.label, one.draft.model, trace, one.args, False), widths=followed
-                )
-                if timed
-                else None,
-            )
-            for one in drafts
-        ),
+        drafts=tuple(of_draft(draft, kind) for draft in drafts for kind in draft_args),
         settings=settings,
         profile=profile,
         n_predict=n_predict,
         context=context,
         rivals=rivals,
+        floor_prompts=floor_prompts,
+        no_draft=no_draft,
     )
 
 
@@ -299,6 +356,16 @@ def settings_on(flavour: str, score: ScoreSpec) -> tuple[DraftSettings, ...]:
         return asked
     apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
+
+
+def _doubtful(
+    rivals: Sequence[Rival], drafts: Sequence[DraftPlan], engine: Engine
+) -> Iterator[str]:
+    """A warning for each n-gram method whose numbers this engine may misuse."""
+    before = [draft.after for draft in drafts if draft.after is not None]
+    for rival in dict.fromkeys((*rivals, *before)):
+        if (doubt := doubts(rival.settings, Flavour(engine.flavour))) is not None:
+            yield f"{rival.name}: {doubt}"
 
 
 def _shared_device(score: ScoreSpec) -> Iterator[str]:

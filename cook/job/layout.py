@@ -1,4 +1,4 @@
-"""The layout: from a checked recipe to the steps that it asks for. Nothing runs here."""
+"""The layout: what a recipe asks of one engine, as steps. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs, cache_halves
+from cook.engines.base import DraftSettings, Engine
 from cook.engines.ngram_settings import NgramSettings
 from cook.formats.reduction import Reduction
-from cook.formats.sampling import Sampling
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes
-from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.record.record import CandidateKey, Excluded
 from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
@@ -25,7 +23,7 @@ from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep
-from cook.steps.trace import Trace
+from cook.steps.trace import Trace, TraceStep
 
 NO_DRAFT = "no draft"
 FLOOR_WIDTH = 24
@@ -39,6 +37,10 @@ class Rival:
 
     name: str
     settings: NgramSettings
+
+    def key(self, engine: Engine) -> CandidateKey:
+        """What tells it from other candidates, in the place of a draft."""
+        return CandidateKey(engine.name, self.name, ngram=self.settings)
 
 
 @dataclass(frozen=True)
@@ -78,57 +80,38 @@ class DraftPlan:
             if step is not None:
                 yield step
 
+    def key(self, engine: Engine, settings: DraftSettings, cache_type: str | None) -> CandidateKey:
+        """What tells it, under ``settings``, from other candidates."""
+        first = self.after.settings if self.after is not None else None
+        return CandidateKey(engine.name, self.name, settings, cache_type, first)
+
 
 @dataclass(frozen=True)
 class Configuration:
-    """A candidate that may run live. ``draft`` None is no draft, or ``rival`` in its place.
+    """A candidate that may run live: its server, with all prompts. ``draft`` None is no draft, or
+    n-grams in its place."""
 
-    ``live``: its server, with all prompts.
-    """
-
-    name: str
+    key: CandidateKey
     draft: DraftPlan | None
-    settings: DraftSettings | None
-    cache_type: str | None
     live: LiveStep
-    rival: Rival | None = None
 
     @property
-    def key(self) -> CandidateKey:
-        if self.rival is not None:
-            return rival_key(self.live.engine, self.rival)
-        if self.draft is None:
-            return CandidateKey(self.live.engine.name)
-        assert self.settings is not None, "of a draft"
-        return draft_key(self.live.engine, self.draft, self.settings, self.cache_type)
-
-
-def rival_key(engine: Engine, rival: Rival) -> CandidateKey:
-    """What tells ``rival`` from other candidates."""
-    return CandidateKey(engine.name, rival.name, ngram=rival.settings)
-
-
-def draft_key(
-    engine: Engine, draft: DraftPlan, settings: DraftSettings, cache_type: str | None
-) -> CandidateKey:
-    """What tells ``draft`` from other candidates."""
-    first = draft.after.settings if draft.after is not None else None
-    return CandidateKey(engine.name, draft.name, settings, cache_type, first)
+    def name(self) -> str:
+        """Its name for people."""
+        return self.live.name
 
 
 @dataclass(frozen=True)
-class LiveChecks:
-    """What is checked of a finalist's live run, apart from its speed.
+class Checks:
+    """What is checked of a live run, apart from its speed; None where it cannot be.
 
-    ``counts``: that our accounting is the engine's; ``control``: what the width of its batches
-    alone changes.
+    ``counts``: that our accounting is the engine's; ``compare``: its replies next to those without
+    a draft; ``control``: what the width of its batches alone changes.
     """
 
-    counts: SelfCheckStep
-    control: ControlStep
-
-    def steps(self) -> list[Step[Any]]:
-        return [self.counts, self.control]
+    counts: SelfCheckStep | None = None
+    compare: CompareStep | None = None
+    control: ControlStep | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +129,6 @@ class Layout:
     warnings: tuple[str, ...] = ()
     forecast: ForecastPlan | None = None
     left_out: tuple[Excluded, ...] = ()
-    slots: tuple[int, ...] = (1,)
-    """Numbers of slots to serve at, of the recipe."""
     target_description: str | None = None
     """What the target's file says of itself."""
 
@@ -172,14 +153,26 @@ class Layout:
         plan = self.forecast.without(names) if self.forecast is not None else None
         return replace(self, grid=grid, forecast=plan)
 
-    def checks(self, configuration: Configuration, dealt: Dealt) -> LiveChecks | None:
-        """The checks of a finalist of this engine; None where nothing was replayed."""
-        draft, settings = configuration.draft, configuration.settings
-        if self.forecast is None or self.target is None or draft is None or settings is None:
-            return None
-        if configuration.key.engine != self.engine.name or configuration.key.ngram is not None:
-            return None
-        plan, live = self.forecast, configuration.live
+    def checks(self, configuration: Configuration, dealt: Dealt, baseline: Dealt | None) -> Checks:
+        """Of a finalist of this engine, by what it and no draft, the ``baseline``, were dealt.
+        Counts and control need a replay, and no n-grams in it."""
+        key, draft, live = configuration.key, configuration.draft, configuration.live
+        compare = None
+        if baseline is not None and key.draft is not None:
+            compare = CompareStep(
+                engine=self.engine,
+                name=configuration.name,
+                target=live.target,
+                target_args=live.target_args,
+                context=live.context,
+                baseline=baseline,
+                live=dealt,
+            )
+        plan, target, settings = self.forecast, self.target, key.settings
+        if plan is None or target is None or draft is None or settings is None:
+            return Checks(compare=compare)
+        if key.ngram is not None:
+            return Checks(compare=compare)
         counts = SelfCheckStep(
             engine=self.engine,
             name=configuration.name,
@@ -191,21 +184,8 @@ class Layout:
             live=dealt,
         )
         width = settings.n_max + 1
-        control = ControlStep(self.engine, self.target, live.target_args, plan.trace, width)
-        return LiveChecks(counts, control)
-
-    def compare(self, configuration: Configuration, baseline: Dealt, dealt: Dealt) -> CompareStep:
-        """The replies of a finalist of this engine next to those without a draft."""
-        live = configuration.live
-        return CompareStep(
-            engine=self.engine,
-            name=configuration.name,
-            target=live.target,
-            target_args=live.target_args,
-            context=live.context,
-            baseline=baseline,
-            live=dealt,
-        )
+        control = ControlStep(self.engine, target, live.target_args, plan.trace, width)
+        return Checks(counts, compare, control)
 
 
 def checks_of(
@@ -217,16 +197,16 @@ def checks_of(
     whether the first changes outputs: of that alone, since on long prompts it takes as long as a
     live run."""
     for number, configuration in enumerate(finalists):
-        layout = next(m for m in layouts if m.engine.name == configuration.key.engine)
+        engine = configuration.key.engine
+        layout = next(m for m in layouts if m.engine.name == engine)
         dealt = dealt_to(configuration.key)
         assert dealt is not None, "finalists ran"
-        checks = layout.checks(configuration, dealt)
-        if checks is not None:
+        checks = layout.checks(configuration, dealt, dealt_to(CandidateKey(engine)))
+        if checks.counts is not None:
             yield checks.counts
-        without = dealt_to(CandidateKey(configuration.key.engine))
-        if without is not None and (number == 0 or layout.forecast is None):
-            yield layout.compare(configuration, without, dealt)
-            if checks is not None:
+        if checks.compare is not None and (number == 0 or layout.forecast is None):
+            yield checks.compare
+            if checks.control is not None:
                 yield checks.control
 
 
@@ -242,77 +222,6 @@ def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...
     return tuple(tuple(share) for share in dealt if share)
 
 
-@dataclass(frozen=True)
-class LiveGrid:
-    """What all live steps of one recipe on one engine have in common.
-
-    ``chat``: prompts are rendered by the target's own template; ``prompts``: those of live runs.
-    """
-
-    engine: Engine
-    score: ScoreSpec
-    target: Source
-    chat: bool
-    prompts: tuple[Prompt, ...]
-
-    def configuration(
-        self,
-        draft: DraftPlan | None,
-        settings: DraftSettings | None,
-        cache_type: str | None,
-        name: str,
-        rival: Rival | None = None,
-    ) -> Configuration:
-        """One candidate's server. A rival needs no memory for a draft: its target runs as no
-        draft's does."""
-        score = self.score
-        args = score.target.args if draft is not None else _baseline_args(score)
-        first = draft.after if draft is not None else rival
-        live = LiveStep(
-            engine=self.engine,
-            name=name,
-            target=self.target,
-            target_args=args.to_model_args(),
-            context=score.context,
-            draft=draft.model if draft else None,
-            draft_args=draft_args(score.draft.args.to_model_args(), cache_type),
-            settings=settings,
-            prompts=self.prompts,
-            max_tokens=score.max_tokens,
-            sampling=score.sampling.to_sampling(),
-            chat=self.chat,
-            ngram=first.settings if first is not None else None,
-            draft_context=draft.context if draft is not None else None,
-        )
-        return Configuration(name, draft, settings, cache_type, live, rival)
-
-    def all(
-        self,
-        drafts: Sequence[DraftPlan],
-        settings: Sequence[DraftSettings],
-        rivals: Sequence[Rival] = (),
-    ) -> tuple[Configuration, ...]:
-        """Every draft with every setting; all drafts at one setting before the next setting,
-        so that a budget that ends early has still seen every draft. Rivals come last."""
-        score = self.score
-        several_types = len(score.draft.cache_types) > 1
-        drafting = tuple(
-            self.configuration(
-                draft,
-                setting,
-                cache_type,
-                config_name(draft.name, setting, cache_type if several_types else None),
-            )
-            for cache_type in score.draft.cache_types
-            for setting in settings
-            for draft in drafts
-        )
-        return (
-            *drafting,
-            *(self.configuration(None, None, None, r.name, r) for r in rivals),
-        )
-
-
 def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> str:
     """``IQ1_KT n_max=4``, with what else is not the default."""
     parts = [draft, f"n_max={settings.n_max}"]
@@ -323,23 +232,6 @@ def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> 
     if cache_type:
         parts.append(f"kv={cache_type}")
     return " ".join(parts)
-
-
-def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
-    return score.baseline.args if score.baseline is not None else score.target.args
-
-
-def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
-    """``args`` with the KV cache in ``cache_type`` (``q8_0``; ``q8_0/q5_1``: keys, values), unless
-    they name types."""
-    if cache_type is None:
-        return args
-    keys, values = cache_halves(cache_type)
-    return replace(
-        args,
-        cache_type_k=args.cache_type_k or keys,
-        cache_type_v=args.cache_type_v or values,
-    )
 
 
 @dataclass(frozen=True)
@@ -356,23 +248,15 @@ class DraftForecast:
 
 
 @dataclass(frozen=True)
-class OtherChain:
-    """A sampling chain next to the deployed one, and what the target writes under it."""
-
-    sampling: Sampling
-    trace: Trace
-
-
-@dataclass(frozen=True)
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
     ``verify``: the target's curve, None where its times are typed; ``plain`` that of no draft,
-    which is the same where it runs with the same arguments. ``floor_prompts``: those of
-    :attr:`floor`, if any. ``n_predict`` and ``context`` bound the drafts as the server's do.
-    ``no_draft`` is its name for people. ``rivals`` are simulated on the trace's tokens, and priced
-    as no draft is. Under every one of ``chains`` the target writes its own text, and every draft is
-    replayed on that.
+    which is the same where it runs with the same arguments. ``n_predict`` and ``context`` bound the
+    drafts as the server's do. ``rivals`` are simulated on the trace's tokens, and priced as no
+    draft is. ``floor_prompts``: those of :attr:`floor`, if any. ``no_draft`` is its name for
+    people. ``chains``: traces under other sampling chains than the deployed one, where the target
+    writes its own text, and every draft is replayed on that.
     """
 
     engine: Engine
@@ -384,11 +268,10 @@ class ForecastPlan:
     profile: Profile
     n_predict: int
     context: int
-    several_cache_types: bool = False
+    rivals: tuple[Rival, ...] = ()
     floor_prompts: tuple[str, ...] = ()
     no_draft: str = NO_DRAFT
-    rivals: tuple[Rival, ...] = ()
-    chains: tuple[OtherChain, ...] = ()
+    chains: tuple[TraceStep, ...] = ()
 
     @property
     def floor(self) -> DraftForecast | None:
@@ -420,16 +303,16 @@ class ForecastPlan:
     def steps(self) -> Iterator[Step[Any]]:
         """Everything below the forecasts: traces, replays, the noise floor, and the timings."""
         yield self.trace
-        yield from (chain.trace for chain in self.chains)
+        yield from self.chains
         yield from (draft.replay for draft in self.drafts)
         if self.floor is not None:
             yield self.floor.replay
         for chain in self.chains:
-            yield from (draft.replay for draft in self.on(chain.trace).drafts)
+            yield from (draft.replay for draft in self.on(chain).drafts)
         yield from self.curves()
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
-        return draft_key(self.engine, draft.draft, settings, draft.cache_type)
+        return draft.draft.key(self.engine, settings, draft.cache_type)
 
     def is_of(self, draft: DraftForecast, key: CandidateKey) -> bool:
         """Whether ``key`` is ``draft`` under some setting."""
@@ -437,5 +320,5 @@ class ForecastPlan:
 
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
         """The candidate's name for people, as in the live score."""
-        cache_type = draft.cache_type if self.several_cache_types else None
-        return config_name(draft.draft.name, settings, cache_type)
+        several = len({d.cache_type for d in self.drafts}) > 1
+        return config_name(draft.draft.name, settings, draft.cache_type if several else None)

@@ -248,7 +248,7 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
     first = {}
     for one in configurations:
         live = one.live
-        first[live.target_args, live.draft_args, one.settings, live.draft_context] = live
+        first[live.target_args, live.draft_args, live.settings, live.draft_context] = live
     longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
     for (target_args, draft_args, settings, draft_context), live in first.items():
         draft = Path("draft.gguf") if settings is not None else None

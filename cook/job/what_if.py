@@ -11,12 +11,13 @@ from cook.errors import InputError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.job.forecast import Forecaster
-from cook.job.layout import DraftForecast, OtherChain, Rival
+from cook.job.layout import DraftForecast, Rival
 from cook.record.record import CandidateKey
 from cook.scoring.parallel import ParallelSpeed, dsi, pearl
 from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.steps.replay import expected_reply, replayed, sampled_reply
+from cook.steps.trace import TraceStep
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class ChainExpectation:
     rejection: tuple[SampledPrediction, SampledPrediction]
 
 
-def under(forecaster: Forecaster, chain: OtherChain, ids: Collection[str]) -> ChainForecast:
+def under(forecaster: Forecaster, chain: TraceStep, ids: Collection[str]) -> ChainForecast:
     """Every draft, at its best setting, on what the target wrote under ``chain``."""
-    there = replace(forecaster, plan=forecaster.plan.on(chain.trace))
+    there = replace(forecaster, plan=forecaster.plan.on(chain))
     try:
         best: dict[tuple[str | None, str | None], Forecast] = {}
         for one in there.forecasts(ids):

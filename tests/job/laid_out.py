@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cook.job.lay_score import as_rivals, lay_chains, lay_forecast, settings_on
-from cook.job.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
+from cook.job.lay_score import as_rivals, lay_candidates, lay_forecast
+from cook.job.layout import DraftPlan, Layout
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
 from cook.steps.trace import TraceStep
@@ -45,7 +45,7 @@ def layout(
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
     drafts = tuple(draft_plan(fake, name + suffix, n) for name, n in (sizes or SIZES).items())
-    settings, rivals = settings_on(fake.flavour, spec), as_rivals(fake.flavour, spec.rivals, suffix)
+    rivals = as_rivals(fake.flavour, spec.rivals, suffix)
     trace = TraceStep(
         engine=fake,
         target=TARGET,
@@ -61,9 +61,11 @@ def layout(
         forecast = lay_forecast(
             *(fake, spec, TARGET, prompts, drafts, trace), rivals=rivals, suffix=suffix
         )
-        forecast = replace(forecast, chains=lay_chains(trace, spec))
-    grid = LiveGrid(fake, spec, TARGET, False, prompts.prompts)
-    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix)
+        others = tuple(replace(trace, sampling=chain) for chain in spec.sampling.chains[1:])
+        forecast = replace(forecast, chains=others)
+    baseline, *grid = lay_candidates(
+        *(fake, spec, TARGET, prompts, drafts), rivals=rivals, suffix=suffix, chat=False
+    )
     return Layout(
         engine=fake,
         imatrix=None,
@@ -72,7 +74,7 @@ def layout(
         target=TARGET,
         prompts=prompts,
         baseline=baseline,
-        grid=grid.all(drafts, settings, rivals),
+        grid=tuple(grid),
         warnings=("a warning of the layout",),
         forecast=forecast,
     )

@@ -56,7 +56,7 @@ def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
     ik: Any = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
     found = layout(spec, engine=ik)
     assert found.forecast.settings == (DraftSettings(2, 0, 0.5), DraftSettings(4, 0, 0.5))
-    assert [c.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
+    assert [c.key.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
         *found.forecast.settings
     ]
     assert {d.replay.rollout_steps for d in found.forecast.drafts} == {0}

@@ -36,7 +36,7 @@ def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None
         "temperature 0.8, top_p 1",
         "temperature 0.8, top_p 0.9",
     ], "greedy is one chain whatever its top_p"
-    assert len({found.plan.trace.key, *(c.trace.key for c in chains)}) == 3
+    assert len({found.plan.trace.key, *(c.key for c in chains)}) == 3
     assert len([label for label in made.asked if label.startswith("trace")]) == 3
     for chain in chains:
         forecast = under(found, chain, PICK)
@@ -46,7 +46,7 @@ def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None
         assert [one.key.draft for one in drafts] == ["small", "large"], "each at its best"
         assert set(forecast.rejection) >= {one.key for one in drafts}
         assert [run.id for run in bare.runs] == PICK
-    plan = found.plan.on(chains[0].trace)
+    plan = found.plan.on(chains[0])
     assert [d.curve for d in plan.drafts] == [d.curve for d in found.plan.drafts]
     assert not plan.chains
 

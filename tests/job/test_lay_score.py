@@ -9,9 +9,10 @@ import pytest
 
 from cook.errors import InputError
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import Reply, ReplyHead, TraceWriter
-from cook.job.adopt import Adopted, adopt
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceWriter
+from cook.job.lay_score import adopt
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
+from cook.steps.trace import given_trace
 from cook.trace.session import prompts_digest, sha256
 from tests.traces import blank_reply, server_header
 
@@ -50,19 +51,19 @@ def reply(prompt: Prompt) -> Reply:
 GREEDY = Sampling(0.0, seed=99).applied()
 
 
-def adopted(path: Path, prompts: PromptSet = SET, sampler: Sampling = GREEDY) -> Adopted:
-    return adopt(path, target=None, prompts=prompts, sampler=sampler)
+def adopted(path: Path, prompts: PromptSet = SET, sampler: Sampling = GREEDY) -> PromptSet:
+    return adopt(TraceFile(path), None, prompts, sampler)
 
 
 def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
-    found = adopted(write(tmp_path / "t.trace"))
-    assert [p.id for p in found.prompts.prompts] == ["p0", "p1", "p2"]
-    assert (len(found.trace), found.step.tokens) == (3, 24)
+    path = write(tmp_path / "t.trace")
+    assert [p.id for p in adopted(path).prompts] == ["p0", "p1", "p2"]
+    assert given_trace(path).replies == 3
 
 
 def test_a_part_of_another_selection_is_recognised_by_its_texts(tmp_path: Path) -> None:
     path = write(tmp_path / "t.trace", digest="another selection")
-    assert len(adopted(path).prompts.prompts) == 3
+    assert len(adopted(path).prompts) == 3
     changed = subset(SET, (replace(PROMPTS[0], text="edited"), *PROMPTS[1:]))
     with pytest.raises(InputError, match="prompt p0 of mine may be another"):
         adopted(path, changed)
