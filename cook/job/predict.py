@@ -15,12 +15,12 @@ from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
-from cook.graph.step import Source
+from cook.graph.step import Source, source
 from cook.graph.store import Store
 from cook.job.forecast import Forecaster
-from cook.job.lay_score import PlacedDraft, as_rivals, forecast_plan
+from cook.job.lay_score import as_rivals, forecast_plan
 from cook.job.layout import DraftForecast, DraftPlan
-from cook.job.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
+from cook.job.slot_speeds import SlotForecaster, predicted_speeds, slot_plan
 from cook.job.what_if import (
     ChainExpectation,
     after_ngrams,
@@ -32,7 +32,7 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
 from cook.record.measured import SlotSpeed
-from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
+from cook.scoring.iid import CAVEAT, IidRow, alpha_of, best_length, iid_row
 from cook.scoring.link import Link
 from cook.scoring.parallel import ParallelSpeed
 from cook.scoring.price import BatchCurve, Forecast, break_even
@@ -59,10 +59,6 @@ SERVER_N_MAX = {
 }
 """n_max of a llama-server that was given none."""
 CONSTANT = "every batch is taken to cost what one token costs; verification is dearer"
-NO_VOCABULARY = (
-    "--link-mbit is left out: how large logits are is known with a trace only, 4 bytes for every "
-    "token of the vocabulary"
-)
 TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MAX_TRACE_LENGTH = 32
 
@@ -115,7 +111,9 @@ class PredictRequest:
     @cached_property
     def rivals(self) -> tuple[RivalSpec, ...]:
         """``ngram-map-k:size_n=8,size_m=16`` as in a recipe; InputError for anything else."""
-        return tuple(map(_rival, self.rival))
+        return tuple(
+            _validated(RivalSpec, rival_keys(text), f"rival {text}") for text in self.rival
+        )
 
     def chains(self, recorded: Sampling) -> tuple[Sampling, ...]:
         """The sampling chains that were asked for, next to that of the trace."""
@@ -162,20 +160,18 @@ class PredictRequest:
 
         InputError for anything else, and for two different times of one token.
         """
-        hint = "--verify 1:146,2:170,5:220"
         if self.verify is None:
             return None if self.target_ms is None else _constant(self.target_ms)
+        hint = "--verify 1:146,2:170,5:220"
         points: dict[int, float] = {}
-        for part in self.verify.split(","):
-            width, _, milliseconds = part.partition(":")
+        for part in map(str.strip, self.verify.split(",")):
             try:
+                width, milliseconds = part.split(":")
                 key, value = int(width), float(milliseconds)
             except ValueError:
-                raise InputError(
-                    f"--verify: {part.strip()!r} is not TOKENS:MS", hint=hint
-                ) from None
+                raise InputError(f"--verify: {part!r} is not TOKENS:MS", hint=hint) from None
             if not 1 <= key <= 1024 or not 0.0 < value < 1e9 or key in points:
-                raise InputError(f"--verify: {part.strip()!r} is out of range or given twice")
+                raise InputError(f"--verify: {part!r} is out of range or given twice")
             points[key] = value / 1000
         if self.target_ms is not None:
             one = self.target_ms / 1000
@@ -185,10 +181,6 @@ class PredictRequest:
             raise InputError("--verify needs the time of one token", hint=hint)
         widths = tuple(sorted(points))
         return BatchCurve((0,), widths, (tuple(points[w] for w in widths),), typed=True)
-
-
-def _rival(text: str) -> RivalSpec:
-    return _validated(RivalSpec, rival_keys(text), f"rival {text}")
 
 
 def _validated(spec: type[S], keys: dict[str, Any], named: str) -> S:
@@ -209,20 +201,105 @@ def _constant(milliseconds: float) -> BatchCurve:
 
 
 @dataclass(frozen=True)
+class TypedPrediction:
+    """What typed numbers say, as if tokens were accepted independently with chance ``alpha``: what
+    ``--json`` writes. ``best``: place of the fastest of ``settings``; ``best_length_closed_form``
+    where every batch is taken to cost the same.
+    """
+
+    alpha: float
+    no_draft_tokens_per_s: float
+    settings: tuple[IidRow, ...]
+    best: int
+    best_length_closed_form: float | None
+    warnings: tuple[str, ...]
+    caveat: str = CAVEAT
+
+
+def predict_typed(request: PredictRequest) -> TypedPrediction:
+    """Predict from the typed numbers; InputError for those that are missing."""
+    if request.trace is not None:
+        raise InputError("--acceptance replaces the trace: give one of them")
+    curve = request.verify_curve
+    if curve is None or request.draft_ms is None:
+        raise InputError(
+            "--acceptance needs the times of target and draft",
+            hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
+        )
+    draft_s = (request.draft_ms + (request.link_ms or 0.0)) / 1000
+    plain_s = float(curve.at(1, 0))
+    profile = request.named_profile or Profile.MAINLINE_2026_10
+    alpha, warnings = _one_token_acceptance(request, profile)
+    warnings += _beyond(curve, request.lengths)
+    if request.link_mbit is not None:
+        warnings.append(
+            "--link-mbit is left out: how large logits are is known with a trace only, 4 bytes for "
+            "every token of the vocabulary"
+        )
+    rows = tuple(
+        iid_row(alpha, n, curve, draft_s, profile, request.overhead_ms / 1000)
+        for n in request.lengths
+    )
+    closed = len(curve.widths) == 1 and 0 < alpha < 1 and draft_s < plain_s
+    return TypedPrediction(
+        alpha=alpha,
+        no_draft_tokens_per_s=1 / plain_s,
+        settings=rows,
+        best=max(range(len(rows)), key=lambda place: rows[place].decode_tokens_per_s),
+        best_length_closed_form=best_length(alpha, plain_s, draft_s) if closed else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _one_token_acceptance(request: PredictRequest, profile: Profile) -> tuple[float, list[str]]:
+    """The chance of one drafted token, and what had to be assumed for it.
+
+    Accepted / drafted falls with the length of drafts, so it is of the n_max that it was measured
+    at: --acceptance-at, else the only --n-max, else what a server takes that was given none.
+    """
+    ratio, token, length = request.acceptance, request.token_acceptance, request.acceptance_at
+    if token is not None and ratio is None and length is None:
+        return token, []
+    if token is not None or ratio is None:
+        raise InputError(
+            "--token-acceptance is of one token, --acceptance (--acceptance-at) of all that "
+            "were drafted: give one of them"
+        )
+    if length is not None or len(request.lengths) == 1:
+        return alpha_of(ratio, length or request.lengths[0]), []
+    length = SERVER_N_MAX[profile]
+    return alpha_of(ratio, length), [
+        f"--acceptance {ratio:g} is taken to be measured at n_max {length}, llama-server's own "
+        f"({profile.value}): --acceptance-at N says another"
+    ]
+
+
+def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
+    """Which draft lengths are priced beyond the times that were typed."""
+    widest = curve.widths[-1]
+    guessed = [n for n in lengths if n + 1 > widest]
+    if curve.typed and len(curve.widths) > 1 and guessed:
+        named = ", ".join(map(str, guessed))
+        yield (
+            f"--verify ends at {widest} tokens: what n_max {named} costs is drawn on from there, "
+            f"a guess; type the time of {guessed[-1] + 1} tokens"
+        )
+
+
+@dataclass(frozen=True)
 class DraftPrediction:
     """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0."""
 
     name: str
     path: Path
-    file_bytes: int
     replay: ReplayOutcome
     settings: tuple[Forecast, ...]
     break_even: tuple[float | None, ...]
     """Of each of ``settings``, accepted / drafted from which on it pays; None without times."""
     sampled: tuple[SampledPrediction, ...]
-    expected: tuple[ChainExpectation, ...] = ()
+    expected: tuple[ChainExpectation, ...]
     """Under the sampling chains that were asked for, at every length."""
-    parallel: tuple[ParallelSpeed, ...] = ()
+    parallel: tuple[ParallelSpeed, ...]
     """PEARL and DSI; none without times."""
 
     @property
@@ -248,117 +325,24 @@ class TracePrediction:
     no_draft: Forecast | None
     drafts: tuple[DraftPrediction, ...]
     rivals: tuple[Forecast, ...]
+    two_stage: tuple[Forecast, ...]
+    """Every rival before every draft, at the best setting of the two."""
     slots: tuple[SlotSpeed, ...]
     """Requests in parallel: no draft and every setting of every draft, by slots."""
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
-    two_stage: tuple[Forecast, ...] = ()
-    """Every rival before every draft, at the best setting of the two."""
-
-
-@dataclass(frozen=True)
-class TypedPrediction:
-    """What typed numbers say, as if tokens were accepted independently with chance ``alpha``.
-
-    ``best_length`` by the closed form, where every batch is taken to cost the same.
-    """
-
-    rows: tuple[IidRow, ...]
-    alpha: float
-    no_draft_tokens_per_s: float
-    best_length: float | None
-    constant: bool
-    """Whether every batch is taken to cost what one token costs."""
-    warnings: tuple[str, ...] = ()
-
-
-def predict_typed(request: PredictRequest) -> TypedPrediction:
-    """Predict from the typed numbers; InputError for those that are missing."""
-    if request.trace is not None:
-        raise InputError("--acceptance replaces the trace: give one of them")
-    curve = request.verify_curve
-    if curve is None or request.draft_ms is None:
-        raise InputError(
-            "--acceptance needs the times of target and draft",
-            hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
-        )
-    # Nothing typed tells the vocabulary: the logits' own way is left out.
-    away_s = (request.link_ms or 0.0) / 1000
-    draft_s = request.draft_ms / 1000
-    profile = request.named_profile or Profile.MAINLINE_2026_10
-    alpha, doubts = _one_token_acceptance(request, profile)
-    plain_s = float(curve.at(1, 0))
-    constant = len(curve.widths) == 1
-    closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
-    return TypedPrediction(
-        rows=tuple(
-            iid_row(alpha, n, curve, draft_s + away_s, profile, request.overhead_ms / 1000)
-            for n in request.lengths
-        ),
-        alpha=alpha,
-        no_draft_tokens_per_s=1 / plain_s,
-        best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
-        constant=constant,
-        warnings=(
-            *doubts,
-            *_beyond(curve, request.lengths),
-            *((NO_VOCABULARY,) if request.link_mbit is not None else ()),
-        ),
-    )
-
-
-def _one_token_acceptance(
-    request: PredictRequest, profile: Profile
-) -> tuple[float, tuple[str, ...]]:
-    """The chance of one drafted token, and what had to be assumed for it.
-
-    Accepted / drafted falls with the length of drafts, so it is of the n_max that it was measured
-    at: --acceptance-at, else the only --n-max, else what a server takes that was given none.
-    """
-    ratio, token = request.acceptance, request.token_acceptance
-    if ratio is None or token is not None:
-        if token is None or ratio is not None or request.acceptance_at is not None:
-            raise InputError(
-                "--token-acceptance is of one token, --acceptance (--acceptance-at) of all that "
-                "were drafted: give one of them"
-            )
-        return token, ()
-    if request.acceptance_at is not None:
-        return alpha_of(ratio, request.acceptance_at), ()
-    if len(request.lengths) == 1:
-        return alpha_of(ratio, request.lengths[0]), ()
-    length = SERVER_N_MAX[profile]
-    return alpha_of(ratio, length), (
-        f"--acceptance {ratio:g} is taken to be measured at n_max {length}, llama-server's own "
-        f"({profile.value}): --acceptance-at N says another",
-    )
-
-
-def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
-    """Which draft lengths are priced beyond the times that were typed."""
-    widest = curve.widths[-1]
-    guessed = [n for n in lengths if n + 1 > widest]
-    if curve.typed and len(curve.widths) > 1 and guessed:
-        named = ", ".join(map(str, guessed))
-        yield (
-            f"--verify ends at {widest} tokens: what n_max {named} costs is drawn on from there, "
-            f"a guess; type the time of {guessed[-1] + 1} tokens"
-        )
 
 
 def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
     """Replay and time what is not stored yet, then predict every setting of every draft."""
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
-    from cook.graph.step import source
     from cook.trace.compatible import require_draft, require_target
 
-    _require_consistent(request)
-    assert request.trace is not None, "required above"
+    path = _trace_of(request)
     verify, profile = request.verify_curve, request.named_profile
-    trace = TraceFile(request.trace)
-    step = given_trace(request.trace)
+    trace, step = TraceFile(path), given_trace(path)
     engine = discover(request.engine)
     if request.slots and engine.flavour is Flavour.IK_LLAMA_CPP:
         raise PrerequisiteError(
@@ -366,10 +350,12 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         )
     for draft in request.drafts:
         require_draft(trace, draft, engine.flavour)
-    target: Source | None = None
+    target: tuple[Source, ModelArgs] | None = None
     if request.target is not None:
-        target = source(read_gguf(request.target).shards)
-        require_target(trace, request.target, target)
+        model = source(read_gguf(request.target).shards)
+        require_target(trace, request.target, model)
+        args = ModelArgs(flash_attention=request.flash_attention, threads=request.threads)
+        target = model, args
     chains = request.chains(trace.header.sampler)
     if chains and not trace.header.top:
         raise InputError(
@@ -378,20 +364,15 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         )
     profile = profile or PROFILES[engine.flavour]
     # Where the engine's p_min never fires, one is as good as another.
-    chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
-    target_args = ModelArgs(flash_attention=request.flash_attention, threads=request.threads)
+    chances = dict.fromkeys(request.p_min if RULES[profile].uses_p_min else (0.0,))
     rivals = as_rivals(engine.flavour, request.rivals)
     plan = forecast_plan(
         engine,
         step,
-        [
-            PlacedDraft(
-                DraftPlan(model_stem(path), source(read_gguf(path).shards)), request.draft_args
-            )
-            for path in request.drafts
-        ],
-        tuple(DraftSettings(n, 0, p) for p in dict.fromkeys(chances) for n in request.lengths),
-        target=(target, target_args) if target is not None else None,
+        [DraftPlan(model_stem(file), source(read_gguf(file).shards)) for file in request.drafts],
+        tuple(DraftSettings(n, 0, p) for p in chances for n in request.lengths),
+        draft_args={None: request.draft_args},
+        target=target,
         timed=(target is not None or verify is not None) and request.draft_ms is None,
         profile=profile,
         n_predict=trace.header.n_predict,
@@ -400,22 +381,48 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         top=TOP if chains else 0,
         two_stage=rivals,
     )
+    in_slots = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     home = cook_home()
-    parallel = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     with Executor(
         Store(home / "store"), output, logs=home / "logs", threads=request.threads
     ) as executor:
         executor.run(plan.steps())
-        executor.run(step for one in parallel for step in one.steps())
+        executor.run(step for one in in_slots for step in one.steps())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error
     forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve, request.link)
-    return _predicted(request, trace, forecaster, parallel)
+    bare, *forecasts = forecaster.forecasts()
+    of_drafts = [[forecasts.pop(0) for _ in plan.settings] for _ in plan.drafts]
+    return TracePrediction(
+        trace=trace,
+        profile=profile,
+        engine=engine.name,
+        no_draft=bare if forecaster.priced else None,
+        drafts=tuple(
+            _of_draft(forecaster, draft, file, found, chains)
+            for draft, file, found in zip(plan.drafts, request.drafts, of_drafts, strict=True)
+        ),
+        rivals=tuple(forecasts),
+        two_stage=tuple(
+            max(both, key=lambda one: one.figures.decode_speed or 0.0)
+            for draft in plan.drafts
+            for rival in plan.rivals
+            if (both := after_ngrams(forecaster, draft, rival))
+        ),
+        slots=tuple(
+            speed
+            for number, one in enumerate(in_slots)
+            for speed in predicted_speeds(SlotForecaster(forecaster, one))
+            if number == 0 or speed.settings is not None  # no draft once
+        ),
+        warnings=tuple(dict.fromkeys(_doubts(request, trace, forecaster, chains))),
+        prefill_known=plan.verify is not None and request.draft_ms is None,
+    )
 
 
-def _require_consistent(request: PredictRequest) -> None:
-    """InputError for options that do not go together."""
+def _trace_of(request: PredictRequest) -> Path:
+    """The trace; InputError where there is none, and for options that do not go together."""
     if request.trace is None or not (request.drafts or request.rival):
         raise InputError(
             "a trace and a draft (or --rival) are needed, or --acceptance",
@@ -436,103 +443,45 @@ def _require_consistent(request: PredictRequest) -> None:
     if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:
         # what a trace serves past the end of a reply
         raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
+    return request.trace
 
 
-def _predicted(
-    request: PredictRequest, trace: TraceFile, forecaster: Forecaster, parallel: Sequence[SlotPlan]
-) -> TracePrediction:
-    """What the outcomes of all steps say."""
+def _of_draft(
+    forecaster: Forecaster,
+    draft: DraftForecast,
+    path: Path,
+    found: Sequence[Forecast],
+    chains: Sequence[Sampling],
+) -> DraftPrediction:
+    """``found`` of ``draft`` under every setting, and what else its replay says."""
+    plan, timings = forecaster.plan, forecaster.timings(draft)
+    replay = forecaster.outcomes.result(draft.replay)
+    assert replay is not None, "a failure was raised before"
+    lengths = tuple(dict.fromkeys(settings.n_max for settings in plan.settings))
+    even: list[float | None] = [None] * len(found)
+    if timings is not None and forecaster.priced:
+        runs = found[0].runs
+        middle = round(sum(r.prompt_n + r.predicted_n / 2 for r in runs) / len(runs))
+        even = [break_even(timings, s, plan.profile, middle) for s in plan.settings]
+    return DraftPrediction(
+        name=draft.draft.name,
+        path=path,
+        replay=replay,
+        settings=tuple(found),
+        break_even=tuple(even),
+        sampled=tuple(sampled(forecaster, draft, lengths)),
+        expected=tuple(
+            one for chain in chains for one in under_stored(forecaster, draft, chain, lengths)
+        ),
+        parallel=in_parallel_with(forecaster, draft, lengths),
+    )
+
+
+def _doubts(
+    request: PredictRequest, trace: TraceFile, forecaster: Forecaster, chains: Sequence[Sampling]
+) -> Iterator[str]:
+    """What is doubtful about trace, times and options, and taken to be so."""
     plan = forecaster.plan
-    curves = [forecaster.outcomes.result(step) for step in plan.curves()]
-    doubts = [*_doubts(request, trace, plan.profile)]
-    if any(request.p_min) and not RULES[plan.profile].uses_p_min:
-        doubts.append(f"{plan.profile.value}: p_min never ends a draft there, and is left out")
-    doubts += [w for curve in curves if curve is not None for w in curve.warnings]
-    if request.verify_curve is not None:
-        widest = [rival.settings.longest for rival in plan.rivals]
-        doubts += _beyond(request.verify_curve, (*request.lengths, *widest))
-    if request.target_ms is not None and request.verify is None:
-        doubts.append(CONSTANT)
-    bare, *forecasts = forecaster.forecasts()
-    chains = request.chains(trace.header.sampler)
-    doubts += [message for chain in chains if (message := _another_text(trace, chain)) is not None]
-    two_stage: list[Forecast] = []
-    drafts = []
-    for draft, path in zip(plan.drafts, request.drafts, strict=True):
-        mine = [forecasts.pop(0) for _ in plan.settings]
-        replay = forecaster.outcomes.result(draft.replay)
-        assert replay is not None, "a failure was raised before"
-        drafts.append(
-            DraftPrediction(
-                name=draft.draft.name,
-                path=path,
-                file_bytes=path.stat().st_size,
-                replay=replay,
-                settings=tuple(mine),
-                break_even=tuple(_break_even(forecaster, draft, one) for one in mine),
-                sampled=tuple(sampled(forecaster, draft, request.lengths)),
-                expected=tuple(
-                    one
-                    for chain in chains
-                    for one in under_stored(forecaster, draft, chain, request.lengths)
-                ),
-                parallel=in_parallel_with(forecaster, draft, request.lengths),
-            )
-        )
-        for rival in plan.rivals:
-            both = after_ngrams(forecaster, draft, rival)
-            two_stage += (
-                [max(both, key=lambda one: one.figures.decode_speed or 0.0)] if both else []
-            )
-    return TracePrediction(
-        trace=trace,
-        profile=plan.profile,
-        engine=plan.engine.name,
-        no_draft=bare if forecaster.priced else None,
-        drafts=tuple(drafts),
-        rivals=tuple(forecasts),
-        slots=tuple(_parallel(forecaster, parallel)),
-        warnings=tuple(dict.fromkeys(doubts)),
-        prefill_known=plan.verify is not None and request.draft_ms is None,
-        two_stage=tuple(two_stage),
-    )
-
-
-def _another_text(trace: TraceFile, chain: Sampling) -> str | None:
-    """A doubt about ``chain`` where the text of ``trace`` was written under another."""
-    recorded = trace.header.sampler
-    if replace(chain.applied(recorded.draws), seed=recorded.seed) == recorded:
-        return None
-    at = " ".join(
-        f"--{name.replace('_', '-')} {value:g}"
-        for name in ("temperature", "top_k", "top_p", "min_p")
-        if (value := getattr(chain, name)) is not None
-    )
-    return (
-        f"at {chain.chain}: on the text of this trace ({recorded.chain}), and another temperature "
-        f"writes another: a lower one's text flatters it; `cook trace {at}` has no such error"
-    )
-
-
-def _parallel(forecaster: Forecaster, plans: Sequence[SlotPlan]) -> Iterator[SlotSpeed]:
-    """No draft once, and every draft."""
-    for number, plan in enumerate(plans):
-        for speed in predicted_speeds(SlotForecaster(forecaster, plan)):
-            if number == 0 or speed.settings is not None:
-                yield speed
-
-
-def _break_even(forecaster: Forecaster, draft: DraftForecast, found: Forecast) -> float | None:
-    timings = forecaster.timings(draft) if forecaster.priced else None
-    if timings is None or found.key.settings is None:
-        return None
-    runs, profile = found.runs, forecaster.plan.profile
-    middle = round(sum(r.prompt_n + r.predicted_n / 2 for r in runs) / len(runs))
-    return break_even(timings, found.key.settings, profile, middle)
-
-
-def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:
-    """What is doubtful about the trace, and taken to be so."""
     if request.link is not None:
         yield (
             f"the drafts are taken to be behind a round trip of {request.link_ms:g} ms, as fast "
@@ -545,11 +494,27 @@ def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iter
             f"{trace.path}: the target's tokens are not known (recorded without --tokenizer), "
             "so the drafts' could not be compared with them"
         )
-    needed = max(request.lengths) + 1
-    has = min((h.tokens - h.emitted for h in trace.heads if h.stop == "eog"), default=needed)
-    if not RULES[profile].breaks_at_eog and has < needed:
+    if any(request.p_min) and not RULES[plan.profile].uses_p_min:
+        yield f"{plan.profile.value}: p_min never ends a draft there, and is left out"
+    for step in plan.curves():
+        if (curve := forecaster.curve(step)) is not None:
+            yield from curve.warnings
+    if request.verify_curve is not None:
+        widest = [rival.settings.longest for rival in plan.rivals]
+        yield from _beyond(request.verify_curve, (*request.lengths, *widest))
+    if request.target_ms is not None and request.verify is None:
+        yield CONSTANT
+    recorded = trace.header.sampler
+    for chain in chains:
+        if replace(chain.applied(recorded.draws), seed=recorded.seed) == recorded:
+            continue
+        at = " ".join(
+            f"--{name.replace('_', '-')} {value:g}"
+            for name in ("temperature", "top_k", "top_p", "min_p")
+            if (value := getattr(chain, name)) is not None
+        )
         yield (
-            f"{profile.value} drafts past the end of a reply; {trace.path} has "
-            f"{has} tokens there, n_max {needed - 1} needs {needed}: counts at the ends of "
-            "replies are too low"
+            f"at {chain.chain}: on the text of this trace ({recorded.chain}), and another "
+            "temperature writes another: a lower one's text flatters it; "
+            f"`cook trace {at}` has no such error"
         )

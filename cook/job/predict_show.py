@@ -1,8 +1,9 @@
-"""``cook predict``, answered in print: settings by speed, then the best one in detail."""
+"""``cook predict``, answered in print: one table of candidates, then the best in detail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cook.job.predict import (
@@ -10,21 +11,19 @@ from cook.job.predict import (
     DraftPrediction,
     PredictRequest,
     TracePrediction,
-    TypedPrediction,
     predict_on_trace,
     predict_typed,
 )
 from cook.job.what_if import ChainExpectation
 from cook.output import Column, Output, plain, right
-from cook.record.measured import Figures
+from cook.record.measured import SlotSpeed
 from cook.report.sections.in_parallel import answers, gain
 from cook.scoring.figures import by_category
-from cook.scoring.iid import CAVEAT, IidRow
+from cook.scoring.iid import CAVEAT
 from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction
 from cook.units import number, plural
 
-TAIL = "the draft draws at the target's temperature from all its tokens"
 NO_DRAFT = "no draft"
 CHAIN = ("temperature", "top_k", "top_p", "min_p")
 NOT_WORTH_IT = "not worth it"
@@ -49,13 +48,13 @@ def document(whole: TracePrediction) -> dict[str, Any]:
         "sampler": plain(header.sampler),
         "profile": whole.profile.value,
         "engine": whole.engine,
-        "no_draft": _speeds(bare, whole) if bare else None,
-        "drafts": [_draft(draft, whole) for draft in whole.drafts],
+        "no_draft": _speeds_document(bare, whole) if bare else None,
+        "drafts": [_draft_document(draft, whole) for draft in whole.drafts],
         "rivals": [
             {"name": rival.name, **plain(rival.key.ngram), **_figures(rival, whole)}
             for rival in whole.rivals
         ],
-        **({"slots": [plain(speed) for speed in whole.slots]} if whole.slots else {}),
+        **({"slots": plain(whole.slots)} if whole.slots else {}),
         "two_stage": [
             {"name": one.name, **plain(one.key), **_figures(one, whole)} for one in whole.two_stage
         ],
@@ -63,11 +62,15 @@ def document(whole: TracePrediction) -> dict[str, Any]:
     }
 
 
-def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
+def _draft_document(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
+    def ends(pair: Sequence[SampledPrediction]) -> dict[str, Any]:
+        names = ("acceptance", "decode_tokens_per_s")
+        return {name: [getattr(end, name) for end in pair] for name in names}
+
     return {
         "name": draft.name,
         "path": str(draft.path),
-        "file_bytes": draft.file_bytes,
+        "file_bytes": draft.path.stat().st_size,
         "replay": plain(draft.replay),
         "best": draft.best if whole.no_draft else None,
         "settings": [
@@ -82,28 +85,12 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
             {
                 **{name: getattr(one.sampling, name) for name in CHAIN},
                 "n_max": one.n_max,
-                **{
-                    rule: {
-                        "acceptance": [end.acceptance for end in ends],
-                        "decode_tokens_per_s": [end.decode_tokens_per_s for end in ends],
-                    }
-                    for rule, ends in (
-                        ("engine", one.engine),
-                        ("rejection_sampling", one.rejection),
-                    )
-                },
+                "engine": ends(one.engine),
+                "rejection_sampling": ends(one.rejection),
             }
             for one in draft.expected
         ],
         "parallel": dict(zip(("pearl", "dsi"), map(plain, draft.parallel), strict=False)),
-    }
-
-
-def _speeds(forecast: Forecast, whole: TracePrediction) -> dict[str, float | None]:
-    found = forecast.figures
-    return {
-        "decode_tokens_per_s": found.decode_speed,
-        "end_to_end_tokens_per_s": found.end_to_end_speed if whole.prefill_known else None,
     }
 
 
@@ -112,7 +99,7 @@ def _figures(
 ) -> dict[str, Any]:
     found = forecast.figures
     timed = {
-        **_speeds(forecast, whole),
+        **_speeds_document(forecast, whole),
         "break_even_acceptance": break_even,
         "seconds": plain(forecast.spent),
         "categories": _by_category(forecast),
@@ -128,28 +115,112 @@ def _figures(
     }
 
 
+def _speeds_document(forecast: Forecast, whole: TracePrediction) -> dict[str, float | None]:
+    found = forecast.figures
+    return {
+        "decode_tokens_per_s": found.decode_speed,
+        "end_to_end_tokens_per_s": found.end_to_end_speed if whole.prefill_known else None,
+    }
+
+
 def _by_category(forecast: Forecast) -> dict[str, float]:
     """Decode speed of each category that has one."""
     found = by_category(forecast.runs)
     return {name: speed for name, one in found.items() if (speed := one.decode_speed)}
 
 
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; speeds in tokens a second, None where they are not known.
+    ``break_even``: acceptance from which on it pays."""
+
+    name: str
+    acceptance: float | None = None
+    acceptance_length: float | None = None
+    break_even: float | None = None
+    decode_speed: float | None = None
+    end_to_end_speed: float | None = None
+
+    def speedup(self, bare: Row) -> float:
+        """What a user has of it over no draft: end to end, or of decoding where prompts were not
+        timed; 0 where no times are known."""
+        if bare.end_to_end_speed is not None:
+            return (self.end_to_end_speed or 0.0) / bare.end_to_end_speed
+        return (self.decode_speed or 0.0) / bare.decode_speed if bare.decode_speed else 0.0
+
+
+def _show_rows(rows: Sequence[Row], bare: Row, best: Collection[Row], output: Output) -> None:
+    """The table, without columns of which nothing is known; ``best`` are marked where they pay."""
+
+    def times(speed: float | None, base: float | None) -> str | None:
+        return f"{speed / base:.2f}x" if speed and base else None
+
+    cells = [
+        {
+            "acceptance": number(row.acceptance, ".1%"),
+            "tokens a cycle": number(row.acceptance_length),
+            "pays from": number(row.break_even, ".1%"),
+            "decode t/s": number(row.decode_speed),
+            "decode speedup": times(row.decode_speed, bare.decode_speed),
+            "end-to-end t/s": number(row.end_to_end_speed),
+            "end-to-end speedup": times(row.end_to_end_speed, bare.end_to_end_speed),
+        }
+        for row in rows
+    ]
+    shown = [title for title in cells[0] if any(found[title] for found in cells)]
+    marks = ["best" if row in best and row.speedup(bare) > 1 else "" for row in rows]
+    output.table(
+        [
+            (row.name, *(found[title] for title in shown), mark)
+            for row, found, mark in zip(rows, cells, marks, strict=True)
+        ],
+        ["candidate", *right(*shown), ""],
+    )
+
+
+def _verdict(rows: Sequence[Row], bare: Row, basis: str) -> str:
+    """Whether drafting pays, in a line: the fastest of ``rows``, then the others."""
+    ranked = sorted(rows, key=lambda row: -row.speedup(bare))
+    how = "decoding" if bare.end_to_end_speed is None else "end to end"
+    fastest = ranked[0].speedup(bare)
+    line = f"{ranked[0].name} is {fastest:.2f}x as fast as no draft {how}, predicted{basis}"
+    if others := [f"{row.name} {row.speedup(bare):.2f}x" for row in ranked[1:]]:
+        line += f"; {', '.join(others)}"
+    return f"drafting pays: {line}" if fastest > 1 else f"{NOT_WORTH_IT}: the fastest, {line}"
+
+
 def show(whole: TracePrediction, output: Output) -> None:
-    """Every draft alone, then all of them next to no draft; warnings and what the numbers rest
-    on go to stderr."""
+    """Every candidate in one table, whether one pays, and the best length of each draft in detail;
+    warnings and what the numbers rest on go to stderr."""
     output.emit(document(whole))
     for warning in whole.warnings:
         output.warn(warning)
-    header = whole.trace.header
+    header, replies = whole.trace.header, plural(len(whole.trace), "reply", "replies")
     at = f"temperature {header.sampler.temperature:g}" if header.sampler.temperature else "greedy"
-    output.say(
-        f"{header.target_name}, {plural(len(whole.trace), 'reply', 'replies')}, {at}; counted as "
-        f"{whole.profile.value}"
-    )
+    output.say(f"{header.target_name}, {replies}, {at}; counted as {whole.profile.value}")
     output.say(NOT_CHECKED)
     for draft in whole.drafts:
-        _show_draft(draft, whole, output)
-    _show_all(whole, output)
+        output.data(
+            f"{draft.name}: the target's token is the draft's first choice at "
+            f"{draft.replay.matches} of {draft.replay.positions} "
+            f"({number(draft.replay.match_rate, '.1%')})"
+        )
+    bare, best = Row(NO_DRAFT), []
+    rows: list[Row] = []
+    if whole.no_draft is not None:
+        bare = _row(whole.no_draft, None, whole)
+        rows.append(bare)
+    for draft in whole.drafts:
+        found = [_row(*one, whole) for one in zip(draft.settings, draft.break_even, strict=True)]
+        rows += [*found, *(_sampled_row(draft, one) for one in draft.sampled)]
+        best.append(found[draft.best])
+    others = [_row(one, None, whole) for one in (*whole.rivals, *whole.two_stage)]
+    _show_rows([*rows, *others], bare, best, output)
+    output.data("")
+    if whole.no_draft is not None:
+        output.data(_verdict([*best, *others], bare, f" on {replies}"))
+    for draft in whole.drafts:
+        _show_best(draft.settings[draft.best], whole.no_draft, output)
     _show_slots(whole, output)
     for line in what_ifs(whole):
         output.data(line)
@@ -160,167 +231,101 @@ def show(whole: TracePrediction, output: Output) -> None:
         )
 
 
+def _row(one: Forecast, even: float | None, whole: TracePrediction) -> Row:
+    found, decode, whole_speed = one.figures, None, None
+    if whole.no_draft is not None:
+        decode, whole_speed = found.decode_speed, found.end_to_end_speed
+    return Row(
+        one.name,
+        found.acceptance_rate,
+        found.acceptance_length,
+        even,
+        decode,
+        whole_speed if whole.prefill_known else None,
+    )
+
+
+def _sampled_row(draft: DraftPrediction, one: SampledPrediction) -> Row:
+    """Expected, if the server verified by rejection sampling; the draft draws at the target's
+    temperature from all its tokens."""
+    name = f"{draft.name} n_max={one.n_max} by rejection sampling"
+    speed = one.decode_tokens_per_s
+    return Row(name, one.acceptance, one.acceptance_length, decode_speed=speed)
+
+
+def _show_best(best: Forecast, bare: Forecast | None, output: Output) -> None:
+    """The best length of a draft in detail."""
+    output.data("")
+    output.data(f"{best.name}: accepted by place in the draft")
+    depths = [
+        (place, f"{accepted}/{drafted}", f"{accepted / drafted:.1%}")
+        for place, (drafted, accepted) in enumerate(best.by_depth, 1)
+        if drafted
+    ]
+    output.table(depths, right("place", "accepted/drafted", "acceptance"))
+    if bare is None:
+        return
+    output.data("")
+    output.data(f"{best.name}: where the time goes")
+    spent = {
+        "target verifies": best.spent.verify_s,
+        "draft writes": best.spent.draft_s,
+        "draft follows": best.spent.mirror_s,
+        "sampling": best.spent.sample_s,
+    }
+    shares = [(what, f"{s / best.spent.total_s:.1%}") for what, s in spent.items() if s]
+    output.table(shares, ["", *right("share")])
+    output.data("")
+    output.data(f"{best.name}: by category; the total is token-weighted (harmonic)")
+    mine, theirs = (
+        {**_by_category(one), "total": one.figures.decode_speed} for one in (best, bare)
+    )
+    rows = [(what, number(mine[what], ".1f"), number(theirs.get(what), ".1f")) for what in mine]
+    output.table(rows, ["category", *right("decode t/s", "no draft's decode t/s")])
+
+
 def _show_slots(whole: TracePrediction, output: Output) -> None:
     """Each draft at its best length by slots, and of each number of slots whether any pays."""
     if not whole.slots:
         return
-    rows: list[tuple[object, ...]] = []
-    for slots in sorted({speed.slots for speed in whole.slots}):
-        here = [speed for speed in whole.slots if speed.slots == slots]
-        bare = next((speed for speed in here if speed.settings is None), None)
-        for name in dict.fromkeys(speed.draft for speed in here):
-            best = max(
-                (speed for speed in here if speed.draft == name),
-                key=lambda speed: speed.predicted_tokens_per_s,
-            )
-            rows.append(
-                (
-                    slots,
-                    name or NO_DRAFT,
-                    best.settings.n_max if best.settings is not None else None,
-                    number(best.predicted_tokens_per_s, ".2f"),
-                    number(gain(bare, best, live=False), ".2f"),
-                    number(best.predicted_each_tokens_per_s, ".2f"),
-                )
-            )
+    best: dict[tuple[int, str | None], SlotSpeed] = {}
+    for one in whole.slots:
+        place = one.slots, one.draft
+        if place not in best or one.predicted_tokens_per_s > best[place].predicted_tokens_per_s:
+            best[place] = one
+    rows = [
+        (
+            slots,
+            name or NO_DRAFT,
+            one.settings.n_max if one.settings is not None else None,
+            number(one.predicted_tokens_per_s, ".2f"),
+            number(gain(best.get((slots, None)), one, live=False), ".2f"),
+            number(one.predicted_each_tokens_per_s, ".2f"),
+        )
+        for (slots, name), one in sorted(best.items(), key=lambda item: item[0][0])
+    ]
     output.data("")
     output.data("Requests in parallel, as many clients as slots, all slots together")
-    heads = ("slots", "draft", "n_max", "t/s", "speedup", "t/s a client sees")
-    output.table(rows, [Column(head, "left" if head == "draft" else "right") for head in heads])
+    columns = right("slots", "draft", "n_max", "t/s", "speedup", "t/s a client sees")
+    output.table(rows, [columns[0], Column("draft"), *columns[2:]])
     for line in answers(whole.slots):
         output.data(line)
 
 
-def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
-    replay, bare = draft.replay, whole.no_draft
-    output.data(
-        f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
-        f"{replay.positions} ({number(replay.match_rate, '.1%')})"
-    )
-    asked = [one.key.settings for one in draft.settings]
-    with_p_min = any(s is not None and s.p_min for s in asked)
-    titles = ("n_max", *(("p_min",) if with_p_min else ()), "acceptance", "tokens a cycle")
-    rows: list[tuple[object, ...]] = []
-    if bare is not None:
-        rows.append((NO_DRAFT, *(None,) * (len(titles) - 1), *_cells(bare, whole), ""))
-    for place, (one, settings) in enumerate(zip(draft.settings, asked, strict=True)):
-        assert settings is not None, "of a draft"
-        rows.append(
-            (
-                settings.n_max,
-                *((f"{settings.p_min:g}",) if with_p_min else ()),
-                number(one.figures.acceptance_rate, ".1%"),
-                number(one.figures.acceptance_length, ".2f"),
-                *_cells(one, whole),
-                "best" if place == draft.best and _speedup(one, whole) > 1 else "",
-            )
-        )
-    output.table(rows, [*right(*titles, *_titles(whole)), ""])
-    if draft.sampled:
-        output.data("")
-        output.data(
-            f"{draft.name}, if the server verified by rejection sampling (expected; {TAIL})"
-        )
-        heads = ("n_max", "acceptance", "tokens a cycle", "decode t/s", "decode speedup")
-        rows = [_sampled_cells(one, whole) for one in draft.sampled]
-        output.table(rows, right(*(heads if bare else heads[:3])))
-    _show_best(draft, whole, output)
-    output.data("")
-
-
-def _titles(whole: TracePrediction) -> tuple[str, ...]:
-    if whole.no_draft is None:
-        return ()
-    end_to_end = ("end-to-end t/s", "end-to-end speedup") if whole.prefill_known else ()
-    return ("decode t/s", "decode speedup", *end_to_end)
-
-
-def _cells(forecast: Forecast, whole: TracePrediction) -> tuple[str | None, ...]:
-    """What :func:`_titles` announce."""
-    if whole.no_draft is None:
-        return ()
-    cells: list[str | None] = []
-    for speed, base in zip(
-        _speeds(forecast, whole).values(), _speeds(whole.no_draft, whole).values(), strict=True
-    ):
-        if speed and base:
-            cells += [f"{speed:.1f}", f"{speed / base:.2f}x"]
-    return tuple(cells)
-
-
-def _speedup(forecast: Forecast, whole: TracePrediction) -> float:
-    """What a user has of it: end to end, or of decoding where prompts were not timed; 0 where no
-    times are known."""
-    if whole.no_draft is None:
-        return 0.0
-    name = "end_to_end_tokens_per_s" if whole.prefill_known else "decode_tokens_per_s"
-    speed, base = (_speeds(one, whole)[name] or 0.0 for one in (forecast, whole.no_draft))
-    return speed / base if base else 0.0
-
-
-def _show_all(whole: TracePrediction, output: Output) -> None:
-    """Does it pay: every draft at its best length, and every rival, next to no draft, and one line
-    of it."""
-    others = (*whole.rivals, *whole.two_stage)
-    if whole.no_draft is None:
-        last = [(draft, draft.settings[-1]) for draft in whole.drafts]
-        if last:
-            lengths = [s.n_max for one in whole.drafts[0].settings if (s := one.key.settings)]
-            rates = (
-                f"{draft.name} {number(one.figures.acceptance_rate, '.1%')}" for draft, one in last
-            )
-            output.data(f"acceptance at n_max={max(lengths)}: {', '.join(rates)}")
-        for rival in others:
-            found = rival.figures
-            output.data(
-                f"{rival.name}: {found.accepted or 0} of {found.drafted or 0} drafted "
-                f"tokens accepted, {number(found.acceptance_length, '.2f')} tokens a cycle"
-            )
-        return
-    # A rival has no length at which it just pays.
-    contenders = [
-        *((_named(d), d.settings[d.best], d.break_even[d.best]) for d in whole.drafts),
-        *((one.name, one, None) for one in others),
-    ]
-    contenders.sort(key=lambda c: -_speedup(c[1], whole))
-    rows: list[tuple[object, ...]] = [
-        (
-            name,
-            number(one.figures.acceptance_rate, ".1%"),
-            number(even, ".1%"),
-            *_cells(one, whole),
-        )
-        for name, one, even in contenders
-    ]
-    rows.append((NO_DRAFT, None, None, *_cells(whole.no_draft, whole)))
-    output.table(rows, ["candidate", *right("acceptance", "pays from", *_titles(whole))])
-    output.data("")
-    how = "end to end" if whole.prefill_known else "decoding"
-    (first, fastest), *rest = [(name, _speedup(one, whole)) for name, one, _ in contenders]
-    line = (
-        f"{first} is {fastest:.2f}x as fast as no draft {how}, predicted on "
-        f"{plural(len(whole.trace), 'reply', 'replies')}"
-    )
-    if rest:
-        line += f"; {', '.join(f'{name} {speedup:.2f}x' for name, speedup in rest)}"
-    output.data(f"drafting pays: {line}" if fastest > 1 else f"{NOT_WORTH_IT}: the fastest, {line}")
-
-
 def what_ifs(whole: TracePrediction) -> Iterator[str]:
     """What else could be done, a line each, and whether it is worth it."""
+    bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
     for draft in whole.drafts:
         for chain in dict.fromkeys(one.sampling for one in draft.expected):
-            yield _at_chain(draft, [one for one in draft.expected if one.sampling == chain], whole)
+            yield _at_chain(draft, [one for one in draft.expected if one.sampling == chain], bare)
     for draft in whole.drafts:
-        if draft.parallel and whole.no_draft is not None:
-            yield _beside(draft, whole.no_draft.figures)
+        if draft.parallel and bare:
+            yield _in_parallel(draft, bare)
 
 
-def _at_chain(
-    draft: DraftPrediction, rows: Sequence[ChainExpectation], whole: TracePrediction
-) -> str:
-    """A draft at its best length under another sampling chain, by both rules."""
-    bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
+def _at_chain(draft: DraftPrediction, rows: Sequence[ChainExpectation], bare: float | None) -> str:
+    """A draft at its best length under another sampling chain, by both rules; ``bare``: the speed
+    of no draft."""
     parts = []
     gains = []
     for rule, words in (("engine", ""), ("rejection", "by rejection sampling ")):
@@ -347,119 +352,43 @@ def _span(low: float | None, high: float | None) -> str:
     return f"{' to '.join(ends)}%"
 
 
-def _beside(draft: DraftPrediction, no_draft: Figures) -> str:
-    """Drafting while the target verifies, on a device of the draft's own."""
+def _in_parallel(draft: DraftPrediction, bare: float) -> str:
+    """Drafting while the target verifies, on a device of the draft's own; ``bare`` as above."""
+    pearl, dsi = (one.decode_tokens_per_s / bare for one in draft.parallel)
+    now = (draft.settings[draft.best].figures.decode_speed or 0.0) / bare
     one, many = draft.parallel
-    bare = no_draft.decode_speed or 0.0
-    now = draft.settings[draft.best].figures.decode_speed or 0.0
     line = (
         f"{draft.name} written during verification (no engine does; a device of its own, tokens "
-        f"travel in no time): PEARL n_max={one.n_max} {one.decode_tokens_per_s / bare:.2f}x no "
-        f"draft decoding, DSI with {plural(many.servers, 'target server')} "
-        f"{many.decode_tokens_per_s / bare:.2f}x; as it is, {now / bare:.2f}x"
+        f"travel in no time): PEARL n_max={one.n_max} {pearl:.2f}x no draft decoding, DSI with "
+        f"{plural(many.servers, 'target server')} {dsi:.2f}x; as it is, {now:.2f}x"
     )
-    fastest = max(one.decode_tokens_per_s, many.decode_tokens_per_s)
-    return line if fastest > max(now, bare) else f"{NOT_WORTH_IT}: {line}"
-
-
-def _named(draft: DraftPrediction) -> str:
-    settings = draft.settings[draft.best].key.settings
-    assert settings is not None, "of a draft"
-    name = f"{draft.name} n_max={settings.n_max}"
-    return f"{name} p_min={settings.p_min:g}" if settings.p_min else name
-
-
-def _sampled_cells(one: SampledPrediction, whole: TracePrediction) -> tuple[object, ...]:
-    """No end-to-end figure: prefill is the same as in the table above."""
-    cells = (one.n_max, number(one.acceptance, ".1%"), number(one.acceptance_length, ".2f"))
-    bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
-    speed = one.decode_tokens_per_s
-    return (*cells, f"{speed:.1f}", f"{speed / bare:.2f}x") if bare and speed is not None else cells
-
-
-def _show_best(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
-    name, best = _named(draft), draft.settings[draft.best]
-    output.data("")
-    output.data(f"{name}: accepted by place in the draft")
-    depths = [
-        (place, f"{accepted}/{drafted}", f"{accepted / drafted:.1%}")
-        for place, (drafted, accepted) in enumerate(best.by_depth, 1)
-        if drafted
-    ]
-    output.table(depths, right("place", "accepted/drafted", "acceptance"))
-    if whole.no_draft is None:
-        return
-    output.data("")
-    output.data(f"{name}: where the time goes")
-    spent = {
-        "target verifies": best.spent.verify_s,
-        "draft writes": best.spent.draft_s,
-        "draft follows": best.spent.mirror_s,
-        "sampling": best.spent.sample_s,
-    }
-    shares = [(what, f"{s / best.spent.total_s:.1%}") for what, s in spent.items() if s]
-    output.table(shares, ["", *right("share")])
-    output.data("")
-    output.data(f"{name}: by category; the total is token-weighted (harmonic)")
-    mine, theirs = (
-        {**_by_category(one), "total": one.figures.decode_speed} for one in (best, whole.no_draft)
-    )
-    rows = [(what, number(mine[what], ".1f"), number(theirs.get(what), ".1f")) for what in mine]
-    output.table(rows, ["category", *right("decode t/s", "no draft's decode t/s")])
+    return line if max(pearl, dsi) > max(now, 1) else f"{NOT_WORTH_IT}: {line}"
 
 
 def _show_typed(request: PredictRequest, out: Output) -> None:
     """The table from typed numbers, what they come to in a line, and what that leaves out."""
     found = predict_typed(request)
-    if found.constant:
-        out.warn(
-            CONSTANT,
-            hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures",
-        )
+    constant = request.verify_curve is not None and len(request.verify_curve.widths) == 1
+    if constant:
+        out.warn(CONSTANT, hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures")
     for warning in found.warnings:
         out.warn(warning)
-    best = max(found.rows, key=lambda row: row.decode_tokens_per_s)
-    out.emit(
-        {
-            "alpha": found.alpha,
-            "no_draft_tokens_per_s": found.no_draft_tokens_per_s,
-            "settings": found.rows,
-            "best": found.rows.index(best),
-            "best_length_closed_form": found.best_length,
-            "warnings": found.warnings,
-            "caveat": CAVEAT,
-        }
-    )
-    speed = number(found.no_draft_tokens_per_s, ".2f")
-    rows: list[tuple[object, ...]] = [(NO_DRAFT, None, None, None, speed, "1.00x", None, "")]
-    rows += [
-        (
-            row.n_max,
-            number(row.acceptance, ".1%"),
-            number(row.acceptance_length, ".2f"),
-            number(row.cycle_ms, ".2f"),
-            number(row.decode_tokens_per_s, ".2f"),
-            f"{row.speedup:.2f}x",
-            number(row.break_even, ".1%"),
-            "best" if row is best and row.speedup > 1 else "",
+    out.emit(found)
+    bare = Row(NO_DRAFT, decode_speed=found.no_draft_tokens_per_s)
+    rows = [
+        Row(
+            f"n_max={one.n_max}",
+            one.acceptance,
+            one.acceptance_length,
+            one.break_even,
+            one.decode_tokens_per_s,
         )
-        for row in found.rows
+        for one in found.settings
     ]
-    titles = (
-        *("n_max", "acceptance", "tokens a cycle", "cycle ms", "decode t/s", "decode speedup"),
-        "pays from",
-    )
-    out.table(rows, [*right(*titles), ""])
+    best = rows[found.best]
+    _show_rows([bare, *rows], bare, [best], out)
     out.data("")
-    out.data(_typed_verdict(found, best))
+    basis = f": {number(best.decode_speed)} t/s for {number(bare.decode_speed)}"
+    taken = "; every batch taken to cost one token's time" if constant else ""
+    out.data(_verdict([best], bare, basis + taken))
     out.warn(CAVEAT)
-
-
-def _typed_verdict(found: TypedPrediction, row: IidRow) -> str:
-    """Whether it pays, and at which length, in a line."""
-    line = (
-        f"n_max={row.n_max} is {row.speedup:.2f}x as fast as no draft decoding, predicted: "
-        f"{row.decode_tokens_per_s:.2f} t/s for {found.no_draft_tokens_per_s:.2f}"
-        + ("; every batch taken to cost one token's time" if found.constant else "")
-    )
-    return f"drafting pays: {line}" if row.speedup > 1 else f"{NOT_WORTH_IT}: the fastest, {line}"

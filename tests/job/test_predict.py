@@ -241,10 +241,10 @@ LOGGED = PredictRequest(acceptance=102 / 168, target_ms=20.0, draft_ms=1.0)
 def test_acceptance_is_what_a_log_prints() -> None:
     """Tokens a step at the log's length are the log's; less is accepted of longer drafts."""
     found = predict_typed(replace(LOGGED, n_max=(2, 4, 8), acceptance_at=4))
-    assert found.rows[1].acceptance == pytest.approx(102 / 168)
-    assert found.rows[1].acceptance_length == pytest.approx(1 + 102 / 42)
-    assert [row.acceptance for row in found.rows] == sorted(
-        (row.acceptance for row in found.rows), reverse=True
+    assert found.settings[1].acceptance == pytest.approx(102 / 168)
+    assert found.settings[1].acceptance_length == pytest.approx(1 + 102 / 42)
+    assert [row.acceptance for row in found.settings] == sorted(
+        (row.acceptance for row in found.settings), reverse=True
     )
     assert not [told for told in found.warnings if "--acceptance" in told]
 
@@ -268,10 +268,10 @@ def test_acceptance_is_of_a_length(changed: dict[str, Any], length: int, assumed
 def test_the_acceptance_of_one_token_has_a_flag_of_its_own() -> None:
     """A server with n_max 3 printed 81.5 % accepted, and made 3.44 tokens a step."""
     whole = predict_typed(replace(LOGGED, acceptance=0.815, n_max=(3,)))
-    assert whole.rows[0].acceptance_length == pytest.approx(3.445)
+    assert whole.settings[0].acceptance_length == pytest.approx(3.445)
     one = predict_typed(replace(LOGGED, acceptance=None, token_acceptance=0.815, n_max=(3,)))
     assert one.alpha == 0.815
-    assert one.rows[0].acceptance_length == pytest.approx(3.02, abs=0.005)
+    assert one.settings[0].acceptance_length == pytest.approx(3.02, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_an_acceptance_that_cannot_be(changed: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_all_or_nothing_accepted_is_no_error(ratio: float) -> None:
-    row = predict_typed(replace(LOGGED, acceptance=ratio, n_max=(5,))).rows[0]
+    row = predict_typed(replace(LOGGED, acceptance=ratio, n_max=(5,))).settings[0]
     assert row.acceptance_length == pytest.approx(1 + 5 * ratio)
 
 
@@ -320,10 +320,10 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
     near = PredictRequest(acceptance=0.6, target_ms=20.0, draft_ms=1.0, n_max=(4,))
     here, there = predict_typed(near), predict_typed(replace(near, link_ms=2.0))
     # Four drafted tokens and the mirror.
-    assert there.rows[0].cycle_ms - here.rows[0].cycle_ms == pytest.approx(5 * 2.0)
-    assert there.rows[0].speedup < here.rows[0].speedup
+    assert there.settings[0].cycle_ms - here.settings[0].cycle_ms == pytest.approx(5 * 2.0)
+    assert there.settings[0].speedup < here.settings[0].speedup
     unknown = predict_typed(replace(near, link_ms=2.0, link_mbit=100.0))
-    assert unknown.rows == there.rows
+    assert unknown.settings == there.settings
     assert "--link-mbit is left out" in unknown.warnings[-1]
 
 
