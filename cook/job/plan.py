@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -24,7 +24,7 @@ from cook.job.dealing import (
 from cook.job.decide import FILES
 from cook.job.layout import checks_of, dealt_into
 from cook.job.machine_pace import MachinePace
-from cook.output import Column, Mode, Output
+from cook.output import Mode, Output, right
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
 from cook.recipe.active import ActiveBytes
@@ -183,19 +183,21 @@ def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     recipe, layouts = prepared.recipe, prepared.layouts
     certain = closure(step for layout in layouts for step in layout.all_steps())
-    deals = _deals(layouts) if recipe.score is not None else []
+    deals = _deals(layouts)
     after = closure(_later_steps(layouts, deals))
     planner = _Planner(Store(cook_home() / "store"), certain.values())
     steps = tuple(planner.planned(step) for step in certain.values())
     later = tuple(planner.planned(step) for key, step in after.items() if key not in certain)
     phases = {step.key: step.phase for step in (certain | after).values()}
+    slots = max(recipe.score.slots) if recipe.score is not None else 1
+    more = f"; the same of the choice on up to {slots} slots" if slots > 1 else ""
     return Plan(
         recipe=recipe.name,
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
         steps=steps,
-        needs=(*_needs(layouts, steps), *_download(prepared.left_bytes)),
+        needs=tuple(_needs(layouts, steps, prepared.left_bytes)),
         dealing=_dealing(deals, later, recipe.pick.confidence) if deals else None,
-        later=_later(layouts) if deals else None,
+        later=LATER + more if deals else None,
         warnings=prepared.warnings,
         later_steps=later,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
@@ -216,21 +218,15 @@ class _Planner:
         self._store = store
         self._history = list(store.entries())
         self._pace = MachinePace.of(self._history)
-        self._pieces: set[Hashable] = set()
+        stored = (step for step in steps if store.find(step.kind, step.key) is not None)
+        self._pieces = {piece for step in stored for piece in step.shared_bytes()}
         """Those that are made by then; a stored step's are taken to be there."""
-        for step in steps:
-            if store.find(step.kind, step.key) is not None:
-                self._pieces.update(step.shared_bytes())
 
     def planned(self, step: Step[Any]) -> Planned:
+        name = (step.label, step.kind, step.key)
         if (artifact := self._store.find(step.kind, step.key)) is not None:
-            return Planned(
-                *(step.label, step.kind, step.key, State.STORED, Reason.STORED, ""),
-                size_bytes=artifact.size_bytes,
-                seconds=0.0,
-                seconds_reason=None,
-                timed=step.timed,
-            )
+            stored = (State.STORED, Reason.STORED, "", artifact.size_bytes, 0.0, None)
+            return Planned(*name, *stored, timed=step.timed)
         reason, detail = self._reason(step)
         size_bytes, cost = step.disk_bytes(), step.cost()
         if pieces := step.shared_bytes():
@@ -242,7 +238,7 @@ class _Planner:
                 cost = replace(cost, arithmetic_s=cost.arithmetic_s * share)
         seconds, how = self._pace.seconds(step, cost)
         return Planned(
-            *(step.label, step.kind, step.key, State.RUN, reason, detail),
+            *(*name, State.RUN, reason, detail),
             size_bytes=size_bytes,
             seconds=seconds,
             seconds_reason=how,
@@ -302,8 +298,7 @@ def _phases(
 
 
 def _deals(layouts: Sequence[Layout]) -> list[DealStep]:
-    """One pass of the prompts over no draft and typical candidates: drafts of middling size at the
-    middle length, where forecasts will choose; else the first of the recipe."""
+    """One pass of the prompts over no draft and typical candidates."""
     bare = [m.baseline for m in layouts if m.baseline is not None]
     if not bare:
         return []
@@ -320,17 +315,15 @@ def _deals(layouts: Sequence[Layout]) -> list[DealStep]:
 
 
 def _typical(layout: Layout) -> list[Configuration]:
-    """Candidates to reckon with: one of every file, those of middling size first, at the middle
-    length."""
-    drafting = [c for c in layout.grid if c.draft is not None and c.settings is not None]
-    lengths = sorted({c.settings.n_max for c in drafting if c.settings is not None})
+    """Candidates to reckon with where forecasts will choose: one of every file, those of middling
+    size first, at the middle length; all where no file drafts."""
+    drafting = [(c, c.draft, s) for c in layout.grid if c.draft and (s := c.key.settings)]
     if not drafting:
         return list(layout.grid)
+    lengths = sorted({settings.n_max for _, _, settings in drafting})
     middle = lengths[len(lengths) // 2]
-    of = {
-        c.draft.name: c for c in drafting if c.draft and c.settings and c.settings.n_max == middle
-    }
-    by_size = sorted(of.values(), key=lambda c: model_bytes(c.draft.model) or 0 if c.draft else 0)
+    of = {draft.name: (c, draft) for c, draft, settings in drafting if settings.n_max == middle}
+    by_size = [c for c, _ in sorted(of.values(), key=lambda one: model_bytes(one[1].model) or 0)]
     half = (len(by_size) - 1) // 2
     return [by_size[half], *by_size[half + 1 :], *by_size[:half][::-1]]
 
@@ -364,11 +357,6 @@ def _later_steps(layouts: Sequence[Layout], deals: Sequence[DealStep]) -> Iterat
     yield from checks_of(layouts, typical, dealt.get)
 
 
-def _later(layouts: Sequence[Layout]) -> str:
-    slots = max((n for layout in layouts for n in layout.slots), default=1)
-    return LATER if slots == 1 else f"{LATER}; the same of the choice on up to {slots} slots"
-
-
 def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     """Print a plan, a line a phase, with ``steps`` a line a step; in json mode the whole of it."""
     output.emit(planned)
@@ -376,10 +364,20 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
         output.warn(warning)
     (_show_steps if steps else _show_phases)(planned, output)
     _show_reads(planned.reads, output)
-    for reason in _reasons(planned):
-        output.say(reason)
-    if planned.dealing is not None:
-        output.say(_dealing_text(planned.dealing))
+    running = [s for s in planned.steps if s.state is State.RUN]
+    reasons = Counter(_why(s) for s in running if s.reason is not Reason.NEW)
+    for reason, count in reasons.most_common():
+        output.say(f"{plural(count, 'step')}: {reason}")
+    if (dealing := planned.dealing) is not None:
+        how = "alive together" if dealing.together else "in turns"
+        took = f", about {duration(dealing.seconds)}" if dealing.seconds is not None else ""
+        output.say(
+            f"finalists: {plural(dealing.prompts, 'prompt')} to "
+            f"{plural(dealing.servers, 'server')} {how}, {plural(dealing.starts, 'start')} each, "
+            f"{plural(dealing.loads, 'model load')}{took}; it can decide a difference of "
+            f"{100 * dealing.smallest_difference:.1f} % ({dealing.confidence:.0%}) where starts of "
+            f"one server differ by {START:.1%}"
+        )
     if planned.later:
         typical = any(p.later for p in planned.phases) and not steps
         output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
@@ -391,36 +389,39 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
         (output.warn if need.short else output.say)(line)
 
 
+def _why(step: Planned) -> str:
+    return f"{step.reason}: {step.detail}" if step.detail else str(step.reason)
+
+
 def _show_steps(planned: Plan, output: Output) -> None:
     output.table(
         [
-            (
-                step.label,
-                step.state,
-                step.reason if not step.detail else f"{step.reason}: {step.detail}",
-                size(step.size_bytes),
-                duration(step.seconds),
-            )
-            for step in planned.steps
+            (s.label, s.state, _why(s), size(s.size_bytes), duration(s.seconds))
+            for s in planned.steps
         ],
-        ["step", "state", "reason", Column("disk", "right"), Column("time", "right")],
+        ["step", "state", "reason", *right("disk", "time")],
     )
 
 
 def _show_phases(planned: Plan, output: Output) -> None:
+    def time(p: PlannedPhase) -> str | None:
+        if not p.unknown:
+            return duration(p.seconds)
+        return f"{duration(p.seconds)} + ?" if p.seconds else "?"
+
     rows = [
         (
             p.phase,
             f"{p.to_run} of {p.steps}" + (" *" if p.later else ""),
-            _time(p.seconds, p.unknown) if p.to_run else None,
-            size(p.disk_bytes) if p.disk_bytes else None,
-            size(p.memory_bytes) if p.memory_bytes else None,
+            time(p) if p.to_run else None,
+            size(p.disk_bytes or None),
+            size(p.memory_bytes or None),
             p.loads or None,
         )
         for p in planned.phases
     ]
     titles = ("steps to run", "time", "disk", "memory", "model loads")
-    output.table(rows, ["phase", *(Column(title, "right") for title in titles)])
+    output.table(rows, ["phase", *right(*titles)])
 
 
 READS_SHOWN = 16
@@ -449,27 +450,9 @@ def _show_reads(reads: Sequence[DraftReads], output: Output) -> None:
         for read in found[:READS_SHOWN]
     ]
     output.data("")
-    titles = ("a token reads", *_READ_COLUMNS)
-    output.table(rows, ["draft", *(Column(title, "right") for title in titles)])
+    output.table(rows, ["draft", *right("a token reads", *_READ_COLUMNS)])
     if len(found) > READS_SHOWN:
         output.say(f"and {plural(len(found) - READS_SHOWN, 'more draft')}: --json has all")
-
-
-def _time(seconds: float, unknown: int) -> str:
-    if not unknown:
-        return duration(seconds) or ""
-    return f"{duration(seconds)} + ?" if seconds else "?"
-
-
-def _reasons(planned: Plan) -> Iterator[str]:
-    """Why steps run that were made before."""
-    found = Counter(
-        f"{s.reason}: {s.detail}" if s.detail else str(s.reason)
-        for s in planned.steps
-        if s.state is State.RUN and s.reason is not Reason.NEW
-    )
-    for reason, count in found.most_common():
-        yield f"{plural(count, 'step')}: {reason}"
 
 
 def _totals(planned: Plan) -> Iterator[str]:
@@ -487,18 +470,6 @@ def _totals(planned: Plan) -> Iterator[str]:
         yield f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs"
 
 
-def _dealing_text(dealing: PlannedDealing) -> str:
-    """How finalists are compared, what it takes, and what it can tell apart."""
-    how = "alive together" if dealing.together else "in turns"
-    took = f", about {duration(dealing.seconds)}" if dealing.seconds is not None else ""
-    return (
-        f"finalists: {plural(dealing.prompts, 'prompt')} to {plural(dealing.servers, 'server')} "
-        f"{how}, {plural(dealing.starts, 'start')} each, {plural(dealing.loads, 'model load')}"
-        f"{took}; it can decide a difference of {100 * dealing.smallest_difference:.1f} % "
-        f"({dealing.confidence:.0%}) where starts of one server differ by {START:.1%}"
-    )
-
-
 def _about(steps: Sequence[Planned]) -> str:
     known = sum(s.seconds for s in steps if s.seconds is not None)
     unknown = sum(s.seconds is None for s in steps)
@@ -507,25 +478,18 @@ def _about(steps: Sequence[Planned]) -> str:
     return text + (f", and {plural(unknown, 'step')} of unknown length" if unknown else "")
 
 
-def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:
+def _needs(layouts: Sequence[Layout], steps: Sequence[Planned], left_bytes: int) -> Iterator[Need]:
+    """Of disk, memory, and what has to come from the Hub first."""
     running = [s for s in steps if s.state is State.RUN]
     sizes = [s.size_bytes for s in running]
-    disk = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
-    target = layouts[0].target
-    models = [target.size_bytes] if target else []
-    if models and running:
-        drafts = [model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts]
-        models[0] += round(max(drafts, default=0))
-    return (
-        Need("disk", disk, free_bytes(cook_home())),
-        Need("memory", models[0] if models and running else 0, available_memory_bytes()),
-    )
+    disk = None if None in sizes else sum(size or 0 for size in sizes)
+    yield Need("disk", disk, free_bytes(cook_home()))
+    memory, target = 0, layouts[0].target
+    if target is not None and running:
+        drafts = (model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts)
+        memory = target.size_bytes + round(max(drafts, default=0))
+    yield Need("memory", memory, available_memory_bytes())
+    if left_bytes:
+        from cook.hub.download import free_cache_bytes
 
-
-def _download(left_bytes: int) -> tuple[Need, ...]:
-    """What has to come from the Hub first, and the room in its cache."""
-    if not left_bytes:
-        return ()
-    from cook.hub.download import free_cache_bytes
-
-    return (Need("download", left_bytes, free_cache_bytes()),)
+        yield Need("download", left_bytes, free_cache_bytes())

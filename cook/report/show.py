@@ -16,7 +16,7 @@ NOTHING_RAN = "nothing had to run: everything was stored"
 
 @dataclass(frozen=True)
 class Shown:
-    """A record as text. Plain data, so that a receipt can keep it: see ``cook.job.receipt``.
+    """A record as text. Plain data, so that a receipt can keep it: see ``cook.job.answer``.
 
     ``table`` is what fits a terminal, ``wide`` all there is. ``answers`` go to stdout, ``warnings``
     and, with the wide table, ``notes`` to stderr.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.job import receipt
+from cook.job.answer import find, keep
 from cook.report.document import Table
 from cook.report.show import Shown
 
@@ -24,19 +24,19 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file, record = tmp_path / "model.gguf", tmp_path / "record.json"
     file.write_bytes(b"model")
     record.write_text("{}")
-    receipt.keep(QUESTION, [file], ANSWER, record, began=time.time() + 1)
+    keep(QUESTION, [file], ANSWER, record, began=time.time() + 1)
     return file
 
 
 def test_the_same_question_gets_the_same_answer(watched: Path) -> None:
-    found = receipt.find(QUESTION)
+    found = find(QUESTION)
     assert found is not None
     assert found[0] == ANSWER
     assert found[1].name == "record.json"
 
 
 def test_another_question_gets_none(watched: Path) -> None:
-    assert receipt.find({**QUESTION, "engine": "ik"}) is None
+    assert find({**QUESTION, "engine": "ik"}) is None
 
 
 @pytest.mark.parametrize("change", ["content", "in place", "touch", "replace", "remove"])
@@ -55,7 +55,7 @@ def test_any_change_of_a_file_voids_it(watched: Path, change: str) -> None:
         other.replace(watched)
     else:
         watched.unlink()
-    assert receipt.find(QUESTION) is None
+    assert find(QUESTION) is None
 
 
 def test_what_changed_while_it_was_built_is_not_kept(
@@ -69,8 +69,8 @@ def test_what_changed_while_it_was_built_is_not_kept(
     began = time.time()
     time.sleep(0.1)
     recipe.write_text("after")
-    receipt.keep(QUESTION, [recipe], ANSWER, record, began=began)
-    assert receipt.find(QUESTION) is None
+    keep(QUESTION, [recipe], ANSWER, record, began=began)
+    assert find(QUESTION) is None
 
 
 def test_nothing_is_kept_of_what_another_cook_has_removed(
@@ -80,15 +80,15 @@ def test_nothing_is_kept_of_what_another_cook_has_removed(
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     removed, record = tmp_path / "home" / "store" / "imatrix" / "k" / "data", tmp_path / "r.json"
     record.write_text("{}")
-    receipt.keep(QUESTION, [removed], ANSWER, record, began=time.time() + 1)
-    assert receipt.find(QUESTION) is None
+    keep(QUESTION, [removed], ANSWER, record, began=time.time() + 1)
+    assert find(QUESTION) is None
 
 
 def test_an_environment_that_changes_engines_voids_it(
     watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOK_ENGINE_IK", "/somewhere")
-    assert receipt.find(QUESTION) is None
+    assert find(QUESTION) is None
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "COOK_API_KEY"])
@@ -96,9 +96,9 @@ def test_a_login_is_neither_kept_nor_asked_about(
     tmp_path: Path, watched: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "s3cret-s3cret")
-    assert receipt.find(QUESTION) is not None
+    assert find(QUESTION) is not None
     record = tmp_path / "record.json"
-    receipt.keep(QUESTION, [watched], ANSWER, record, began=time.time() + 1)
+    keep(QUESTION, [watched], ANSWER, record, began=time.time() + 1)
     for file in (p for p in tmp_path.rglob("*") if p.is_file()):
         assert b"s3cret" not in file.read_bytes()
 
@@ -106,11 +106,11 @@ def test_a_login_is_neither_kept_nor_asked_about(
 def test_a_damaged_receipt_is_none(watched: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "home" / "receipts").iterdir():
         file.write_text('{"format": 1, "files": 3}')
-    assert receipt.find(QUESTION) is None
+    assert find(QUESTION) is None
 
 
 def test_a_pipe_in_the_place_of_a_receipt_is_not_waited_for(watched: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "home" / "receipts").iterdir():
         file.unlink()
         os.mkfifo(file)
-    assert receipt.find(QUESTION) is None
+    assert find(QUESTION) is None
