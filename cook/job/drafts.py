@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +57,7 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         tensor_bytes = result.tensor_bytes
         digest = model_digest(made)
     speed, speed_reason = draft_speed(layout, plan, outcomes)
-    counts: dict[str, int] = {}
-    for type_name in result.types.values() if result else ():
-        counts[type_name] = counts.get(type_name, 0) + 1
+    counts = dict(Counter(result.types.values())) if result else {}
     return Draft(
         quant=plan.name,
         engine=layout.engine.name,
@@ -141,7 +141,7 @@ def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
     """
     from cook.errors import InputError
     from cook.formats.gguf import read_gguf
-    from cook.recipe.groups import group_of, mtp_layers_of
+    from cook.recipe.groups import Group, group_of, mtp_layers_of
 
     if model is None:
         return ()
@@ -155,88 +155,50 @@ def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
         )
     except InputError:
         return ()  # the steps that needed the file have said what is wrong with it
-    cells: dict[tuple[str, int | None], list[TensorInfo]] = {}
+    cells: dict[tuple[Group, int], list[TensorInfo]] = {}
     for tensor in file.tensors:
         if len(tensor.shape) < 2 or not tensor.name.endswith(".weight"):
             continue
         match = _LAYER.match(tensor.name)
-        group = str(group_of(tensor.name, architecture, mtp))
-        cells.setdefault((group, int(match[1]) if match else None), []).append(tensor)
-    return tuple(_merged(cells))
+        group = group_of(tensor.name, architecture, mtp)
+        cells.setdefault((group, int(match[1]) if match else -1), []).append(tensor)
+    groups = list(Group)
+    spans: list[TypeSpan] = []
+    for group, layer in sorted(cells, key=lambda cell: (groups.index(cell[0]), cell[1])):
+        span = _span(str(group), layer if layer >= 0 else None, cells[group, layer])
+        last = spans[-1] if spans and spans[-1].last_layer == layer - 1 else None
+        if last is not None and replace(last, first_layer=layer, last_layer=layer) == span:
+            spans[-1] = replace(last, last_layer=layer)  # neighbours that are alike become one
+        else:
+            spans.append(span)
+    return tuple(spans)
 
 
-def _merged(cells: dict[tuple[str, int | None], list[TensorInfo]]) -> Iterator[TypeSpan]:
-    """Cells as spans, in the order of groups; neighbours that are alike become one."""
-    last: TypeSpan | None = None
-    for (group, layer), tensors in sorted(cells.items(), key=lambda item: _order(item[0])):
-        span = _span(group, layer, tensors)
-        if last is not None and _continues(last, span):
-            last = TypeSpan(
-                group, last.first_layer, layer, last.types, last.elements, last.size_bytes
-            )
-            continue
-        if last is not None:
-            yield last
-        last = span
-    if last is not None:
-        yield last
-
-
-def _order(cell: tuple[str, int | None]) -> tuple[int, int]:
-    from cook.recipe.groups import Group
-
-    group, layer = cell
-    return [str(g) for g in Group].index(group), -1 if layer is None else layer
-
-
-def _span(group: str, layer: int | None, tensors: list[TensorInfo]) -> TypeSpan:
-    types: dict[str, int] = {}
-    for tensor in tensors:
-        types[tensor.type_name] = types.get(tensor.type_name, 0) + 1
-    sizes = [t.size_bytes for t in tensors]
-    known = [s for s in sizes if s is not None]
+def _span(group: str, layer: int | None, tensors: Sequence[TensorInfo]) -> TypeSpan:
+    sizes = [tensor.size_bytes for tensor in tensors]
+    known = [size for size in sizes if size is not None]
     return TypeSpan(
         group=group,
         first_layer=layer,
         last_layer=layer,
-        types=dict(sorted(types.items())),
-        elements=sum(t.elements for t in tensors),
+        types=dict(sorted(Counter(tensor.type_name for tensor in tensors).items())),
+        elements=sum(tensor.elements for tensor in tensors),
         size_bytes=sum(known) if len(known) == len(sizes) else None,
-    )
-
-
-def _continues(last: TypeSpan, span: TypeSpan) -> bool:
-    if last.last_layer is None or span.first_layer != last.last_layer + 1:
-        return False
-    return (last.group, last.types, last.elements, last.size_bytes) == (
-        span.group,
-        span.types,
-        span.elements,
-        span.size_bytes,
     )
 
 
 def over_limits(draft: Draft, limits: SubjectToSpec) -> str | None:
     """The first limit that ``draft`` does not keep, or could not be measured against."""
-    quality = draft.quality
-    checks = (
+    quality, memory = draft.quality, draft.device_bytes or draft.memory_bytes
+    why_no_memory, why_no_quality = draft.memory_reason, draft.quality_reason
+    ratio, kld = (quality.perplexity_ratio, quality.mean_kld) if quality else (None, None)
+    for name, limit, value, reason in (
         ("size_gib", limits.size_gib, _gib(draft.file_bytes), None),
-        (
-            "memory_gib",
-            limits.memory_gib,
-            _gib(draft.device_bytes or draft.memory_bytes),
-            draft.memory_reason,
-        ),
+        ("memory_gib", limits.memory_gib, _gib(memory), why_no_memory),
         ("bpw", limits.bpw, draft.bpw, None),
-        (
-            "perplexity_ratio",
-            limits.perplexity_ratio,
-            quality.perplexity_ratio if quality else None,
-            draft.quality_reason,
-        ),
-        ("kld", limits.kld, quality.mean_kld if quality else None, draft.quality_reason),
-    )
-    for name, limit, value, reason in checks:
+        ("perplexity_ratio", limits.perplexity_ratio, ratio, why_no_quality),
+        ("kld", limits.kld, kld, why_no_quality),
+    ):
         if limit is None:
             continue
         if value is None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cook.errors import InputError
-from cook.graph.execute import Executor, closure
+from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Store
 from cook.job.plan import Plan, Planned, State, plan
@@ -98,7 +98,7 @@ class StepCommand:
 def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
     """Commands for the steps of ``planned`` that would run, wave by wave; timed ones last of each,
     in their order."""
-    steps = {step.key: step for step in every_step(prepared)}
+    steps = prepared.steps()
     missing = {p.key: p for p in planned.steps if p.state is State.RUN}
     waves: dict[str, int] = {}
     for key in missing:  # inputs come first
@@ -176,18 +176,13 @@ def run_step(key: str, asked: LaidOut, output: Output) -> None:
         output.say(f"{artifact.label}: stored already, nothing ran")
 
 
-def every_step(prepared: Prepared) -> Iterator[Step[Any]]:
-    """All that a build of ``prepared`` may ask for, whatever it finds out on its way."""
-    wanted = [step for layout in prepared.layouts for step in layout.all_steps()]
-    yield from closure(wanted).values()
-
-
 def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[Any]:
-    steps = {step.key: step for step in every_step(prepared)}
+    """The one whose key is ``key``, or begins so; InputError, with what is known of it."""
+    steps, hint = prepared.steps(), f"{asked.command('plan')} --commands"
     if len(key) < SHORTEST or not set(key) <= set("0123456789abcdef"):
         raise InputError(
             f"{key!r} is no key of a step: at least {SHORTEST} of its characters 0-9 and a-f",
-            hint=_listed(asked),
+            hint=hint,
         )
     found = [step for step in steps.values() if step.key.startswith(key)]
     if len(found) == 1:
@@ -198,33 +193,20 @@ def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[An
             f"{', '.join(f'{s.key[:SHOWN]} ({s.label})' for s in found[:3])}",
             hint="give more of it",
         )
-    raise InputError(_unknown(key, asked, steps, store), hint=_listed(asked))
-
-
-def _unknown(key: str, asked: LaidOut, steps: Mapping[str, Step[Any]], store: Store) -> str:
-    message = f"{asked.recipe}: no step has the key {key}"
     before = next((a for a in store.entries() if a.key.startswith(key)), None)
+    now = next((s for s in steps.values() if before and s.label == before.label), None)
     if before is None:
-        return (
-            f"{message}; a key changes with the recipe, a source, the engine or cook, and what is "
-            "timed has another on every machine"
+        why = (
+            "a key changes with the recipe, a source, the engine or cook, and what is timed has "
+            "another on every machine"
         )
-    now = next((s for s in steps.values() if s.label == before.label), None)
-    if now is None:
-        return f"{message}; {before.label} was made under it, for another recipe or an earlier one"
-    parts = [p for p, value in now.key_parts.items() if before.key_parts.get(p) != value]
-    return (
-        f"{message}; {before.label} was made under it, which is {now.key[:SHOWN]} now: "
-        f"{_names(parts)} changed"
-    )
-
-
-def _names(parts: Sequence[str]) -> str:
-    return ", ".join(parts) or "nothing"
-
-
-def _listed(asked: LaidOut) -> str:
-    return f"{asked.command('plan')} --commands"
+    elif now is None:
+        why = f"{before.label} was made under it, for another recipe or an earlier one"
+    else:
+        parts = [p for p, value in now.key_parts.items() if before.key_parts.get(p) != value]
+        changed = ", ".join(parts) or "nothing"
+        why = f"{before.label} was made under it, which is {now.key[:SHOWN]} now: {changed} changed"
+    raise InputError(f"{asked.recipe}: no step has the key {key}; {why}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -247,7 +229,8 @@ def used_by(recipes: Iterable[Path], output: Output) -> Used:
     keys: set[str] = set()
     sources: set[str] = set()
     for recipe in recipes:
-        for step in every_step(LaidOut(recipe).prepared(output)):
-            keys.add(step.key)
+        steps = LaidOut(recipe).prepared(output).steps()
+        keys |= set(steps)
+        for step in steps.values():
             sources |= {n.digest for n in step.inputs().values() if isinstance(n, Source)}
     return Used(frozenset(keys), frozenset(sources))

@@ -182,7 +182,7 @@ class Plan:
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     recipe, layouts = prepared.recipe, prepared.layouts
-    certain = closure(step for layout in layouts for step in layout.all_steps())
+    certain = prepared.steps()
     deals = _deals(layouts)
     after = closure(_later_steps(layouts, deals))
     planner = _Planner(Store(cook_home() / "store"), certain.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cook.documents.tree import Keys
 from cook.engines.base import Engine, ServerJob
@@ -19,6 +20,8 @@ from cook.errors import InputError, PrerequisiteError, Problem
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
+from cook.graph.execute import closure
+from cook.graph.step import Step
 from cook.job.drafting import DraftLayout
 from cook.job.lay_score import as_rivals, lay_score, require_scorable
 from cook.job.layout import Configuration, ForecastPlan, Layout
@@ -59,6 +62,10 @@ class Prepared:
     @property
     def recipe(self) -> Recipe:
         return self.loaded.recipe
+
+    def steps(self) -> dict[str, Step[Any]]:
+        """By key all that a build may ask for before the first block is dealt, inputs first."""
+        return closure(step for layout in self.layouts for step in layout.all_steps())
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from cook.graph.execute import Executor, Outcomes, RemoteExecutor, closure
 from cook.graph.step import Step
 from cook.graph.store import Store
 from cook.job.assemble import Finished, aim_of, assemble
-from cook.job.decide import Decision, decide
+from cook.job.decide import decide
 from cook.job.drafts import draft_records, over_limits
 from cook.job.layout import Layout, checks_of
-from cook.job.plan import Planned, State, plan
+from cook.job.plan import State, plan
 from cook.job.prepare import Prepared
 from cook.job.slot_speeds import in_parallel
 from cook.output import Output
@@ -62,10 +62,19 @@ def build(
     ``watch`` is called with every step that begins to run. ``scheduler``: the address of a dask
     cluster that makes what is not timed.
     """
-    home = cook_home()
-    expected = _expected(prepared)
+    home, planned, layouts = cook_home(), plan(prepared), prepared.layouts
+    expected = {
+        step.key: step
+        for step in (*planned.steps, *planned.later_steps)
+        if step.state is State.RUN and step.seconds is not None
+    }
+    remote_executor: AbstractContextManager[RemoteExecutor | None] = nullcontext()
+    if scheduler is not None:
+        from cook.graph.cluster import connected
+
+        remote_executor = connected(scheduler, threads=threads, fresh=fresh)
     with (
-        _cluster(scheduler, threads, fresh) as remote,
+        remote_executor as remote,
         Executor(
             Store(home / "store"),
             output,
@@ -80,59 +89,70 @@ def build(
             remote=remote,
         ) as executor,
     ):
-        _require_room(executor.store, prepared.layouts)
-        executor.run(step for layout in prepared.layouts for step in layout.making())
-        with _nothing_removed(executor.outcomes):
-            over = _over_the_limits(prepared, executor.outcomes)
-            qualified = tuple(layout.without(over) for layout in prepared.layouts)
+        outcomes = executor.outcomes
+        _require_room(executor.store, layouts)
+        executor.run(step for layout in layouts for step in layout.making())
+        with _nothing_removed(outcomes):
+            # A draft over the limits is neither replayed nor run live: it may not even fit. What it
+            # takes to know has been measured by now.
+            drafts, limits = draft_records(layouts, outcomes), prepared.recipe.pick.subject_to
+            over = {d.quant: why for d in drafts if (why := over_limits(d, limits)) is not None}
+            qualified = tuple(layout.without(over) for layout in layouts)
             excluded = [
                 Excluded(c.name, over[c.draft.name])
-                for layout in prepared.layouts
+                for layout in layouts
                 for c in layout.grid
                 if c.draft is not None and c.draft.name in over
             ]
-            decision = _decide(prepared, qualified, excluded, executor, again, reference)
-            left_out = decision.left_out if decision is not None else ()
-            parallel = None
-            score = prepared.recipe.score
-            if decision is not None and score is not None and max(score.slots) > 1:
-                parallel = in_parallel(qualified, decision, score, executor)
-                left_out = (*left_out, *parallel.left_out)
-            unmade = (one for layout in prepared.layouts for one in layout.left_out)
-            finished = Finished(
-                loaded=prepared.loaded,
-                demo=prepared.demo,
-                layouts=prepared.layouts,
-                left_out=(*unmade, *left_out),
-                outcomes=executor.outcomes,
-                decision=decision,
-                origins=prepared.origins,
-                parallel=parallel,
+            left_out = [one for layout in layouts for one in layout.left_out]
+            decision = parallel = None
+            score, prompts = prepared.recipe.score, layouts[0].prompts
+            if score is not None and prompts is not None:
+                others = {name: engine_at(name, path) for name, path in (reference or {}).items()}
+                decision = decide(
+                    *(qualified, prompts, score, aim_of(prepared.recipe), excluded, executor),
+                    {draft.quant: draft.file_bytes for draft in drafts},
+                    again,
+                    others,
+                )
+                checks = tuple(checks_of(qualified, decision.finalists, decision.dealing.dealt))
+                executor.run(checks)
+                decision = replace(decision, checks=checks)
+                left_out += decision.left_out
+                if max(score.slots) > 1:
+                    parallel = in_parallel(qualified, decision, score, executor)
+                    left_out += parallel.left_out
+            record = assemble(
+                Finished(
+                    loaded=prepared.loaded,
+                    demo=prepared.demo,
+                    layouts=layouts,
+                    left_out=tuple(left_out),
+                    outcomes=outcomes,
+                    decision=decision,
+                    origins=prepared.origins,
+                    parallel=parallel,
+                )
             )
-            record = assemble(finished)
     path = keep_record(record)
-    outcomes = executor.outcomes
-    failures = [
-        f.error for f in outcomes.failures.values() if f.blocked_by is None and not f.optional
-    ]
     return Built(
         record,
         path,
-        tuple(outcomes.ran),
-        tuple(error.message.splitlines()[0] for error in failures),
-        _files(prepared, outcomes),
+        ran=tuple(outcomes.ran),
+        failures=tuple(
+            failure.error.message.splitlines()[0]
+            for failure in outcomes.failures.values()
+            if failure.blocked_by is None and not failure.optional
+        ),
+        files=(
+            *prepared.files,
+            *(
+                path
+                for artifact in outcomes.artifacts.values()
+                for path in (artifact.meta, *(artifact.file(f.name) for f in artifact.files))
+            ),
+        ),
     )
-
-
-def _cluster(
-    scheduler: str | None, threads: int | None, fresh: bool
-) -> AbstractContextManager[RemoteExecutor | None]:
-    """The cluster of ``scheduler``; None where there is none."""
-    if scheduler is None:
-        return nullcontext()
-    from cook.graph.cluster import connected
-
-    return connected(scheduler, threads=threads, fresh=fresh)
 
 
 @contextmanager
@@ -148,25 +168,6 @@ def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
             f"{gone[0].label}: removed from the store while it was needed",
             hint="the same command makes it again",
         ) from error
-
-
-def _expected(prepared: Prepared) -> dict[str, Planned]:
-    """Steps that would run, of those that it is reckoned how long they take; by key."""
-    planned = plan(prepared)
-    return {
-        step.key: step
-        for step in (*planned.steps, *planned.later_steps)
-        if step.state is State.RUN and step.seconds is not None
-    }
-
-
-def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
-    stored = [
-        path
-        for artifact in outcomes.artifacts.values()
-        for path in (artifact.meta, *(artifact.file(f.name) for f in artifact.files))
-    ]
-    return (*prepared.files, *stored)
 
 
 def raise_for(built: Built, *, fresh: bool = False) -> None:
@@ -194,36 +195,3 @@ def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
             f"{store.root}: {size(needed)} are needed and {size(free)} are free",
             hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
         )
-
-
-def _over_the_limits(prepared: Prepared, outcomes: Outcomes) -> dict[str, str]:
-    """Draft -> why it may not win. What it takes to know has been measured by now.
-
-    Such a draft is neither replayed nor run live: it may not even fit.
-    """
-    records = draft_records(prepared.layouts, outcomes)
-    reasons = ((one.quant, over_limits(one, prepared.recipe.pick.subject_to)) for one in records)
-    return {name: reason for name, reason in reasons if reason is not None}
-
-
-def _decide(
-    prepared: Prepared,
-    layouts: Sequence[Layout],
-    excluded: Sequence[Excluded],
-    executor: Executor,
-    again: str | None,
-    reference: Mapping[str, Path] | None,
-) -> Decision | None:
-    """What was forecast, dealt and picked of the drafts of ``layouts``, which all qualify, with the
-    checks of what ran; None without a score."""
-    score, prompts = prepared.recipe.score, layouts[0].prompts
-    if score is None or prompts is None:
-        return None
-    records = draft_records(prepared.layouts, executor.outcomes)
-    sizes = {draft.quant: draft.file_bytes for draft in records}
-    aim = aim_of(prepared.recipe)
-    other = {name: engine_at(name, path) for name, path in (reference or {}).items()}
-    decision = decide(layouts, prompts, score, aim, excluded, executor, sizes, again, other)
-    checks = tuple(checks_of(layouts, decision.finalists, decision.dealing.dealt))
-    executor.run(checks)
-    return replace(decision, checks=checks)

@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,23 +18,14 @@ from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import closure
 from cook.graph.step import Step
 from cook.graph.store import Artifact, Store
-from cook.job.layout import Layout
 from cook.job.one_step import SHOWN, LaidOut, StepCommand, Used, run_step, step_commands
 from cook.job.plan import Planned, Reason, State
+from cook.job.prepare import Prepared
 from cook.output import Mode, Output
 from cook.steps.tensors import KIND as TENSOR
 from tests.attacks.builds import SMALL
 from tests.builds import TINY
 from tests.job.laid_out import layout
-
-
-@dataclass(frozen=True)
-class Fabricated:
-    """As much of a prepared recipe and its plan as commands are made of."""
-
-    layouts: tuple[Layout, ...]
-    steps: tuple[Planned, ...]
-    warnings: tuple[str, ...] = ()
 
 
 def planned(step: Step[Any], state: State = State.RUN) -> Planned:
@@ -42,22 +34,24 @@ def planned(step: Step[Any], state: State = State.RUN) -> Planned:
     )
 
 
-def fabricated(stored: tuple[str, ...] = ()) -> Any:
-    """Of drafts that are there already: a trace, replays, timings."""
-    laid = layout()
+def fabricated(stored: tuple[str, ...] = ()) -> tuple[Prepared, Any]:
+    """Of drafts that are there already: a trace, replays, timings; and as much of their plan as
+    commands are made of."""
+    laid, loaded = layout(), cast("Any", None)
     steps = closure(laid.forecast.steps()).values()
     states = {True: State.STORED, False: State.RUN}
-    return Fabricated((laid,), tuple(planned(s, states[s.kind in stored]) for s in steps))
+    plan = SimpleNamespace(steps=[planned(s, states[s.kind in stored]) for s in steps])
+    return Prepared(loaded, False, (laid,), ()), plan
 
 
 ASKED = LaidOut(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads=3)
 
 
 def test_commands_come_wave_by_wave_and_timed_ones_last() -> None:
-    found = fabricated()
-    commands = step_commands(ASKED, found, found)
+    prepared, plan = fabricated()
+    commands = step_commands(ASKED, prepared, plan)
     assert [c.key for c in commands] != []
-    steps = {s.key: s for s in found.layouts[0].all_steps()}
+    steps = prepared.steps()
     at = {c.key: number for number, c in enumerate(commands)}
     for command in commands:
         needed = [s.key for s in steps[command.key].steps() if s.key in at]
@@ -71,8 +65,7 @@ def test_commands_come_wave_by_wave_and_timed_ones_last() -> None:
 
 
 def test_what_is_stored_is_no_command_and_begins_the_first_wave() -> None:
-    found = fabricated(stored=("trace",))
-    commands = step_commands(ASKED, found, found)
+    commands = step_commands(ASKED, *fabricated(stored=("trace",)))
     assert {c.wave for c in commands} == {1}
     assert not any(c.label.startswith("trace") for c in commands)
 
