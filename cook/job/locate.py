@@ -5,7 +5,6 @@ What the Hub has is fetched, or in a plan stood in for by its header; what was r
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo, header
 from cook.formats.naming import shards_of
-from cook.graph.step import Source, source
+from cook.graph.step import Source, digest_of_all, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
@@ -33,7 +32,6 @@ from cook.units import size
 
 if TYPE_CHECKING:
     from cook.formats.imatrix_file import Imatrix
-    from cook.output import Output
 
 IMATRIX_ROLE = "imatrix.file"
 SMALL_BYTES = 16 << 20
@@ -58,149 +56,15 @@ class Located:
 
 
 def locate(
-    ref: Path | HubRef,
-    *,
-    plan_only: bool = False,
-    role: str = "model",
-    output: Output | None = None,
-    converter: Converter | None = None,
-    retry: Retry = PATIENT,
+    ref: Path | HubRef, *, plan_only: bool = False, converter: Converter | None = None
 ) -> Located:
-    """``ref`` on this disk: fetched (and converted) unless ``plan_only``.
-
-    ``role`` is for the origin. ``converter`` turns a safetensors model, local or from the Hub,
-    into a GGUF.
-    Errors: InputError when a file is absent or a reference names nothing usable;
-    PrerequisiteError when the Hub cannot be reached or refuses, the disk is too small, or a
-    model has to be converted and cannot be.
-    """
-    if isinstance(ref, Path):
-        return _local(ref, plan_only, output, converter)
-    if output is not None:
-        retry = replace(retry, notice=output.say)
-    chosen = choose(listing(ref))
-    if chosen.listing.cached and not offline() and output is not None:
-        commit = chosen.listing.commit[:12]
-        output.warn(f"{ref}: the Hub cannot be reached; commit {commit} from this disk is used")
-    origin = _origin(role, ref, chosen)
-    left = left_bytes(chosen.listing, chosen.files)
-    if chosen.kind is DownloadKind.SAFETENSORS:
-        return _to_convert(chosen, origin, left, plan_only, output, converter, retry)
-    if plan_only and left:
-        return _planned(chosen, origin, left, retry)
-    paths = _fetched(chosen, left, output, retry)
-    return Located(paths[0], source(paths, plan_only=plan_only), paths, 0, origin)
+    """``ref`` on this disk; see :meth:`SourceReader.find`."""
+    return SourceReader(plan_only, converter).find(ref, "model")
 
 
-def local_path(source: Path | HubRef, *, fetch: bool = True) -> Path:
-    """The local file of ``source``; with ``fetch=False`` a stand-in will do, see :func:`locate`."""
-    return locate(source, plan_only=not fetch).path
-
-
-def _local(
-    path: Path, plan_only: bool, output: Output | None, converter: Converter | None
-) -> Located:
-    if path.is_dir() and any(path.glob("*.safetensors")):
-        return _converted(path.name, model_files(path), plan_only, output, converter)
-    if is_unpacked(path):
-        path = unpacked()
-    elif is_smollm2(path):
-        path = smollm2()
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    files = _with_shards(path)
-    return Located(path, source(files, plan_only=plan_only), files)
-
-
-def _with_shards(path: Path) -> tuple[Path, ...]:
-    shards = shards_of(path)
-    return shards if all(s.is_file() for s in shards) else (path,)
-
-
-def _planned(chosen: ChosenFiles, origin: HubOrigin, left: int, retry: Retry) -> Located:
-    """A source that is not here yet, with what a plan needs of it."""
-    digest = _listed_digest(chosen.files)
-    if digest is None or (chosen.kind is DownloadKind.FILE and chosen.size_bytes <= SMALL_BYTES):
-        paths = _fetched(chosen, left, None, retry)
-        return Located(paths[0], source(paths, plan_only=True), paths, 0, origin)
-    if chosen.kind is DownloadKind.GGUF:
-        path = stand_in(chosen.listing, chosen.files, retry)
-    else:
-        path = place(chosen.listing, chosen.files[0])
-    return Located(path, Source(path, digest, chosen.size_bytes), (), left, origin)
-
-
-def _listed_digest(files: Sequence[HubFile]) -> str | None:
-    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
-    digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
-    if len(digests) != len(files):
-        return None
-    if len(digests) == 1:
-        return digests[0]
-    return f"sha256:{hashlib.sha256(chr(10).join(digests).encode()).hexdigest()}"
-
-
-def _fetched(
-    chosen: ChosenFiles, left: int, output: Output | None, retry: Retry
-) -> tuple[Path, ...]:
-    if output is None or not left:
-        return fetch(chosen.listing, chosen.files, retry=retry)
-    label = f"fetch {chosen.listing.ref} ({size(left)})"
-    # In MiB: a bar of more than 2^31 steps shows nothing useful.
-    with output.progress(max(1, left >> 20), label) as progress:
-        return fetch(
-            chosen.listing,
-            chosen.files,
-            retry=retry,
-            gained=lambda count: progress.to(max(0, count) >> 20),
-        )
-
-
-def _origin(role: str, ref: HubRef, chosen: ChosenFiles) -> HubOrigin:
-    files = tuple((f.path, f.sha256) for f in chosen.files)
-    return HubOrigin(role, str(ref), chosen.listing.commit, files, chosen.size_bytes)
-
-
-def _to_convert(
-    chosen: ChosenFiles,
-    origin: HubOrigin,
-    left: int,
-    plan_only: bool,
-    output: Output | None,
-    converter: Converter | None,
-    retry: Retry,
-) -> Located:
-    if plan_only and left:
-        raise PrerequisiteError(
-            f"{chosen.listing.ref}: {size(left)} of safetensors to download and convert before "
-            "there is a header to plan with",
-            hint="`cook build` does both; or name a BF16 GGUF of this model as the source",
-        )
-    if converter is None:
-        raise no_converter(str(chosen.listing.ref))
-    paths = _fetched(chosen, left, output, retry)
-    name = chosen.listing.ref.repo.rpartition("/")[2]
-    made = _converted(name, paths, plan_only, output, converter)
-    return replace(made, origin=origin)
-
-
-def _converted(
-    name: str,
-    files: Sequence[Path],
-    plan_only: bool,
-    output: Output | None,
-    converter: Converter | None,
-) -> Located:
-    if converter is None:
-        raise no_converter(str(files[0].parent))
-    step = ConvertStep(name, tuple(source([f], plan_only=plan_only) for f in files), converter)
-    path = convert(step, output, run=not plan_only)
-    if path is None:
-        raise PrerequisiteError(
-            f"{files[0].parent}: not converted yet, so there is no header to plan with",
-            hint="`cook build` converts it; or name a BF16 GGUF of this model as the source",
-        )
-    return Located(path, source([path], plan_only=plan_only), (*files, path))
+def local_path(source: Path | HubRef) -> Path:
+    """The local file of ``source``."""
+    return locate(source).path
 
 
 @dataclass(frozen=True)
@@ -215,8 +79,9 @@ class ModelFile:
 class SourceReader:
     """``plan_only``: fetch and hash nothing that was not before. ``files``: everything read.
 
-    ``converter`` is for safetensors models; ``output`` shows downloads and conversions.
-    ``located`` keeps what each reference came to, so that a branch means one commit throughout.
+    ``converter`` turns a safetensors model, local or from the Hub, into a GGUF; ``output`` shows
+    downloads and conversions. ``located`` keeps what each reference came to, so that a branch means
+    one commit throughout.
     """
 
     plan_only: bool
@@ -229,20 +94,19 @@ class SourceReader:
 
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
-        found = self._find(ref, role)
+        found = self.find(ref, role)
         return ModelFile(found.source, header(found.path))
 
     def text(self, ref: Path | HubRef, role: str) -> Source:
         """Any other file, whole."""
-        return self._find(ref, role).source
+        return self.find(ref, role).source
 
     def published(
         self, asked: TensorsFrom, wanted: Iterable[tuple[TensorInfo, str]]
     ) -> tuple[PublishedTensor, ...]:
         """Tensors of the source as somebody published them, fetched unless this only plans."""
         if asked not in self.publications:
-            notice = self.output.say if self.output is not None else PATIENT.notice
-            self.publications[asked] = Publication(asked, replace(PATIENT, notice=notice))
+            self.publications[asked] = Publication(asked, self._retry)
         found = self.publications[asked].tensors(wanted, plan_only=self.plan_only)
         if not self.plan_only:
             self.files.extend(tensor.shard.path for tensor in found)
@@ -254,7 +118,7 @@ class SourceReader:
 
         if isinstance(ref, Path) and not ref.is_file():
             return None
-        found = self._find(ref, IMATRIX_ROLE)
+        found = self.find(ref, IMATRIX_ROLE)
         if found.left_bytes:
             return None
         if found.path not in self.matrices:
@@ -273,14 +137,108 @@ class SourceReader:
         shards = sum(publication.left_bytes for publication in self.publications.values())
         return sum(f.left_bytes for f in self.located.values()) + shards
 
-    def _find(self, ref: Path | HubRef, role: str) -> Located:
+    def find(self, ref: Path | HubRef, role: str) -> Located:
+        """``ref`` on this disk: fetched (and converted) unless this only plans. ``role`` is for the
+        origin.
+
+        Errors: InputError when a file is absent or a reference names nothing usable;
+        PrerequisiteError when the Hub cannot be reached or refuses, the disk is too small, or a
+        model has to be converted and cannot be.
+        """
         if ref not in self.located:
-            self.located[ref] = locate(
-                ref,
-                plan_only=self.plan_only,
-                role=role,
-                output=self.output,
-                converter=self.converter,
-            )
-            self.files.extend(self.located[ref].files)
+            found = self._local(ref) if isinstance(ref, Path) else self._on_hub(ref, role)
+            self.located[ref] = found
+            self.files.extend(found.files)
         return self.located[ref]
+
+    @property
+    def _retry(self) -> Retry:
+        return replace(PATIENT, notice=self.output.say) if self.output is not None else PATIENT
+
+    def _local(self, path: Path) -> Located:
+        if path.is_dir() and any(path.glob("*.safetensors")):
+            return self._converted(path.name, model_files(path))
+        if is_unpacked(path):
+            path = unpacked()
+        elif is_smollm2(path):
+            path = smollm2()
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        shards = shards_of(path)
+        return self._here(shards if all(s.is_file() for s in shards) else (path,), path)
+
+    def _here(
+        self, files: tuple[Path, ...], path: Path | None = None, origin: HubOrigin | None = None
+    ) -> Located:
+        return Located(
+            path or files[0], source(files, plan_only=self.plan_only), files, origin=origin
+        )
+
+    def _on_hub(self, ref: HubRef, role: str) -> Located:
+        chosen = choose(listing(ref))
+        found, files = chosen.listing, chosen.files
+        if found.cached and not offline() and self.output is not None:
+            self.output.warn(
+                f"{ref}: the Hub cannot be reached; commit {found.commit[:12]} from this disk is "
+                "used"
+            )
+        digests = tuple((f.path, f.sha256) for f in files)
+        origin = HubOrigin(role, str(ref), found.commit, digests, chosen.size_bytes)
+        left = left_bytes(found, files)
+        if chosen.kind is DownloadKind.SAFETENSORS:
+            return self._to_convert(chosen, origin, left)
+        digest = _listed_digest(files)
+        small = chosen.kind is DownloadKind.FILE and chosen.size_bytes <= SMALL_BYTES
+        if not self.plan_only or not left or digest is None or small:
+            return self._here(self._fetched(chosen, left), origin=origin)
+        # What a plan needs of a source that is not here yet.
+        if chosen.kind is DownloadKind.GGUF:
+            path = stand_in(found, files, self._retry)
+        else:
+            path = place(found, files[0])
+        return Located(path, Source(path, digest, chosen.size_bytes), (), left, origin)
+
+    def _fetched(self, chosen: ChosenFiles, left: int) -> tuple[Path, ...]:
+        if self.output is None or not left or self.plan_only:
+            return fetch(chosen.listing, chosen.files, retry=self._retry)
+        label = f"fetch {chosen.listing.ref} ({size(left)})"
+        # In MiB: a bar of more than 2^31 steps shows nothing useful.
+        with self.output.progress(max(1, left >> 20), label) as progress:
+            return fetch(
+                chosen.listing,
+                chosen.files,
+                retry=self._retry,
+                gained=lambda count: progress.to(max(0, count) >> 20),
+            )
+
+    def _to_convert(self, chosen: ChosenFiles, origin: HubOrigin, left: int) -> Located:
+        ref = chosen.listing.ref
+        if self.plan_only and left:
+            raise PrerequisiteError(
+                f"{ref}: {size(left)} of safetensors to download and convert before there is a "
+                "header to plan with",
+                hint="`cook build` does both; or name a BF16 GGUF of this model as the source",
+            )
+        if self.converter is None:
+            raise no_converter(str(ref))
+        made = self._converted(ref.repo.rpartition("/")[2], self._fetched(chosen, left))
+        return replace(made, origin=origin)
+
+    def _converted(self, name: str, files: Sequence[Path]) -> Located:
+        if self.converter is None:
+            raise no_converter(str(files[0].parent))
+        sources = tuple(source([f], plan_only=self.plan_only) for f in files)
+        step = ConvertStep(name, sources, self.converter)
+        path = convert(step, self.output, run=not self.plan_only)
+        if path is None:
+            raise PrerequisiteError(
+                f"{files[0].parent}: not converted yet, so there is no header to plan with",
+                hint="`cook build` converts it; or name a BF16 GGUF of this model as the source",
+            )
+        return Located(path, source([path], plan_only=self.plan_only), (*files, path))
+
+
+def _listed_digest(files: Sequence[HubFile]) -> str | None:
+    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
+    digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
+    return digest_of_all(digests) if len(digests) == len(files) else None
