@@ -96,8 +96,9 @@ def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
         if any(_name(_identity(Path(name))) != then for name, then in document["files"]):
             return None
         kept: dict[str, Any] = document["shown"]
-        tables = {name: table(**kept.pop(name)) for name in ("table", "wide")}
-        return Shown(**tables, **{k: tuple(v) for k, v in kept.items()}), Path(document["record"])
+        answers, warnings, notes = (tuple(kept[k]) for k in ("answers", "warnings", "notes"))
+        answer = Shown(table(**kept["table"]), table(**kept["wide"]), answers, warnings, notes)
+        return answer, Path(document["record"])
     return None
 
 

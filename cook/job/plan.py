@@ -225,8 +225,13 @@ class _Planner:
     def planned(self, step: Step[Any]) -> Planned:
         name = (step.label, step.kind, step.key)
         if (artifact := self._store.find(step.kind, step.key)) is not None:
-            stored = (State.STORED, Reason.STORED, "", artifact.size_bytes, 0.0, None)
-            return Planned(*name, *stored, timed=step.timed)
+            return Planned(
+                *(*name, State.STORED, Reason.STORED, ""),
+                size_bytes=artifact.size_bytes,
+                seconds=0.0,
+                seconds_reason=None,
+                timed=step.timed,
+            )
         reason, detail = self._reason(step)
         size_bytes, cost = step.disk_bytes(), step.cost()
         if pieces := step.shared_bytes():

@@ -18,7 +18,7 @@ from cook.engines.worker.flags import of_the_server
 from cook.engines.worker.loading import model_load
 from cook.errors import InputError, PrerequisiteError, Problem
 from cook.formats.gguf import GgufFile
-from cook.formats.quant_types import Flavour, by_name
+from cook.formats.quant_types import by_name
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import closure
 from cook.graph.step import Step
@@ -31,8 +31,8 @@ from cook.provenance import HubOrigin
 from cook.recipe.check import headers_of, on_this_disk, recipe_problems
 from cook.recipe.lint import files_of, flavour_of, lacks_of, lacks_types, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
-from cook.recipe.rules import ModelTensors, Quant
-from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
+from cook.recipe.rules import ModelTensors
+from cook.recipe.schema import Recipe
 from cook.recipe.sources import HubRef
 from cook.recipe.traps import MODEL, TARGET, models_at
 from cook.record.record import Excluded
@@ -252,25 +252,20 @@ def _require_sound(
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
     """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
-    first = {}
-    for one in configurations:
-        live = one.live
-        first[live.target_args, live.draft_args, live.settings, live.draft_context] = live
-    longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
-    for (target_args, draft_args, settings, draft_context), live in first.items():
-        draft = Path("draft.gguf") if settings is not None else None
+    lives = [one.live for one in configurations]
+    prompts = {prompt.whole for live in lives for prompt in live.prompts}
+    longest = max((len(text.encode()) for text in prompts), default=0) + TEMPLATE_TOKENS
+    apart = {(o.target_args, o.draft_args, o.settings, o.draft_context): o for o in lives}
+    for live in apart.values():
+        draft = Path("draft.gguf") if live.settings is not None else None
         job = ServerJob(
-            *(Path("target.gguf"), target_args, live.context, draft, draft_args, settings),
-            draft_context=draft_context,
+            *(Path("target.gguf"), live.target_args, live.context),
+            *(draft, live.draft_args, live.settings),
+            draft_context=live.draft_context,
         )
         engine.server_command(job, 1, None)
         # A token holds a byte or more, and a prompt leaves room for its reply.
         engine.check_prompts(job, min(longest, live.context - live.max_tokens))
-
-
-def _bytes(configuration: Configuration) -> int:
-    """Of the longest prompt."""
-    return max((len(p.whole.encode()) for p in configuration.live.prompts), default=0)
 
 
 def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
@@ -278,76 +273,62 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
 
     PrerequisiteError for an argument that they cannot follow, before anything runs.
     """
-    models = {"target": [forecast.verify.args] if forecast.verify is not None else []}
-    models["draft"] = [draft.replay.args for draft in forecast.drafts]
+    models = [("draft", draft.replay.args) for draft in forecast.drafts]
+    if forecast.verify is not None:
+        models.insert(0, ("target", forecast.verify.args))
     try:
         known = parameter_names(locate(engine))
     except PrerequisiteError:
         known = None  # no worker can be built: its step says so
     warnings = []
-    for model, found in models.items():
-        for args in dict.fromkeys(found):
-            load = model_load(engine, Path(model), args, forecast.context)
-            if known is not None:
-                load.known_to(known)
-            if flags := of_the_server(engine.flavour, args.extra):
-                named = ", ".join(f"`{flag}`" for flag in flags)
-                warnings.append(
-                    f"{model}: {named}: the server's alone; replay and timings go without"
-                )
+    for model, args in dict.fromkeys(models):
+        load = model_load(engine, Path(model), args, forecast.context)
+        if known is not None:
+            load.known_to(known)
+        if flags := of_the_server(engine.flavour, args.extra):
+            named = ", ".join(f"`{flag}`" for flag in flags)
+            warnings.append(f"{model}: {named}: the server's alone; replay and timings go without")
     return warnings
 
 
 def _shares(
     loaded: LoadedRecipe, engines: Sequence[Engine]
 ) -> list[tuple[Engine, LoadedRecipe, tuple[Excluded, ...]]]:
-    """What each engine makes of a recipe. One engine makes all, or says what it lacks."""
+    """What each engine makes of a recipe, with what it leaves to others; one engine makes all, or
+    says what it lacks. So does the first of several, of what none of them can make."""
     if len(engines) == 1:
         return [(engines[0], loaded, ())]
-    # Chosen by hand, so the recipe's own choice of an engine no longer stands.
-    free = replace(loaded, recipe=loaded.recipe.model_copy(update={"engine": ()}))
-    lacking = {
-        (quant.name, engine.name): lacks_types(quant, engine)
-        for quant in loaded.quants
-        for engine in engines
-    }
     shares = []
-    for number, engine in enumerate(engines):
-        kept: list[Quant] = []
-        left_out = []
+    for engine in engines:
+        quants, drafts, left_out = [], [], []
+
         for quant in loaded.quants:
-            missing = lacking[quant.name, engine.name]
-            no_engine = all(lacking[quant.name, other.name] for other in engines)
-            if not missing or (no_engine and number == 0):  # the first says what all of them lack
-                kept.append(quant)
+            missing = lacks_types(quant, engine)
+            no_engine = all(lacks_types(quant, other) for other in engines)
+            if not missing or (no_engine and engine is engines[0]):
+                quants.append(quant)
             elif not no_engine:
-                reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
-                left_out.append(Excluded(f"{quant.name}@{engine.name}", reason))
-        drafts, without = _drafts_on(engine, free.recipe, engines)
-        recipe = free.recipe.model_copy(update={"drafts": drafts})
-        share = replace(free, recipe=recipe, quants=tuple(kept))
-        shares.append((engine, share, (*left_out, *without)))
+                left_out.append(_left_to_others(engine, quant.name, missing))
+        for draft in loaded.recipe.drafts:
+            nowhere = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
+            lacking = [name for name in lacks_of(draft.output, engine) if name not in nowhere]
+            left_out += [
+                _left_to_others(engine, f"{draft.name} output={name}", [name]) for name in lacking
+            ]
+            kept = tuple(name for name in draft.output if name not in lacking)
+            if kept or not draft.output:
+                drafts.append(draft.model_copy(update={"output": kept}))
+        # Chosen by hand, so the recipe's own choice of an engine no longer stands.
+        changes = {"engine": (), "drafts": tuple(drafts)}
+        recipe = loaded.recipe.model_copy(update=changes)
+        share = replace(loaded, recipe=recipe, quants=tuple(quants))
+        shares.append((engine, share, tuple(left_out)))
     return shares
 
 
-def _drafts_on(
-    engine: Engine, recipe: Recipe, engines: Sequence[Engine]
-) -> tuple[tuple[DraftFileSpec, ...], tuple[Excluded, ...]]:
-    """The ready drafts of ``recipe`` with the output heads that ``engine`` can make; what none of
-    ``engines`` can make stays, and is reported."""
-    drafts, left_out = [], []
-    for draft in recipe.drafts:
-        on_none = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
-        lacking = [name for name in lacks_of(draft.output, engine) if name not in on_none]
-        reason = f"{engine.name} ({engine.flavour}) has no"
-        left_out += [
-            Excluded(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")
-            for name in lacking
-        ]
-        kept = tuple(name for name in draft.output if name not in lacking)
-        if kept or not draft.output:
-            drafts.append(draft.model_copy(update={"output": kept}))
-    return tuple(drafts), tuple(left_out)
+def _left_to_others(engine: Engine, name: str, missing: Sequence[str]) -> Excluded:
+    reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
+    return Excluded(f"{name}@{engine.name}", reason)
 
 
 def _with_trace(recipe: Recipe) -> Recipe:
@@ -371,18 +352,15 @@ def _with_threads(recipe: Recipe, threads: int) -> Recipe:
     score = recipe.score
     if score is None:
         return recipe
-
-    def with_arguments(args: ModelArgsSpec) -> ModelArgsSpec:
-        return args if args.threads else args.model_copy(update={"threads": threads})
-
-    changes: dict[str, object] = {
-        "target": score.target.model_copy(update={"args": with_arguments(score.target.args)}),
-        "draft": score.draft.model_copy(update={"args": with_arguments(score.draft.args)}),
-    }
-    if score.baseline is not None:
-        changes["baseline"] = score.baseline.model_copy(
-            update={"args": with_arguments(score.baseline.args)}
+    changes = {
+        name: spec.model_copy(update={"args": spec.args.model_copy(update={"threads": threads})})
+        for name, spec in (
+            ("target", score.target),
+            ("baseline", score.baseline),
+            ("draft", score.draft),
         )
+        if spec is not None and not spec.args.threads
+    }
     return recipe.model_copy(update={"score": score.model_copy(update=changes)})
 
 
@@ -404,20 +382,14 @@ def _engines(
 
 
 def _wanted(loaded: LoadedRecipe, name: str) -> Engine:
-    """The recipe's engine; PrerequisiteError says which of its types need it."""
+    """The recipe's engine; PrerequisiteError says which of its types only that engine can make."""
     try:
         return named(name)
     except PrerequisiteError as error:
-        needs = _only_in(loaded, name) if name in tuple(Flavour) else ""
-        if needs:
-            message = f"{error.message}; this recipe needs {needs}"
-            raise PrerequisiteError(message, hint=error.hint) from None
-        raise
-
-
-def _only_in(loaded: LoadedRecipe, flavour: str) -> str:
-    """Types of the recipe that only ``flavour`` can make, for the message."""
-    wanted = {rule.type for quant in loaded.quants for rule in quant.rules}
-    wanted |= {quant.default_type for quant in loaded.quants}
-    own = sorted(t for t in wanted if by_name(t).engines == frozenset({flavour}))
-    return f"{', '.join(own)}, which only {flavour} has" if own else ""
+        types = {rule.type for quant in loaded.quants for rule in quant.rules}
+        types |= {quant.default_type for quant in loaded.quants}
+        own = sorted(t for t in types if by_name(t).engines == frozenset({name}))
+        if not own:
+            raise
+        message = f"{error.message}; this recipe needs {', '.join(own)}, which only {name} has"
+        raise PrerequisiteError(message, hint=error.hint) from None

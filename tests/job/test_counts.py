@@ -23,7 +23,7 @@ def dealt(folder: Path, shares: int) -> tuple[CandidateKey, Dealt, Forecaster]:
     fabrication = Fabrication(folder, World(reply_tokens=40))
     assert laid_out.forecast is not None
     assert laid_out.baseline is not None
-    rival = next(c for c in laid_out.grid if c.rival is not None)
+    rival = next(c for c in laid_out.grid if c.key.ngram is not None)
     fabrication.run([laid_out.forecast.trace])
     dealing = Dealing(fabrication, True, 600.0, {})
     each = len(rival.live.prompts) // shares
