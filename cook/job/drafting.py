@@ -103,28 +103,29 @@ class DraftLayout:
         is tried of it."""
         if self.recipe.include_source and self.source is not None:
             file = self.source.file
-            yield self._draft("source", self.source.source, file, _types(file), TokenReads(file))
+            yield self._draft("source", self.source.source, file, _types(file), self._reads)
         for draft in self.recipe.drafts:
-            model = self.reader.model(draft.source, draft.name)
+            found = self.reader.model(draft.source, draft.name)
             for output in draft.output or (None,):
-                name, made, file = self._with_output(draft.name, model, output)
-                plan = self._draft(name, made, file, _types(file), TokenReads(file))
+                name, file = draft.name, found.file
+                model: Input = found.source
+                if output is not None:
+                    name = f"{name} output={output}"
+                    if not is_head(file, output):
+                        file = with_head(file, output)
+                        model = HeadStep(self.engine, name, found.source, output, file.tensor_bytes)
+                plan = self._draft(name, model, file, _types(file), TokenReads(file))
                 plan = replace(plan, output=output)
                 for reduction in draft.candidates:
                     yield self._reduced(plan, name, file, _types(file), reduction)
 
-    def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> tuple[DraftPlan, ...]:
+    def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> Iterator[DraftPlan]:
         """``plans``, and each behind every one of ``first``: the same files."""
-
-        def named(plan: DraftPlan, rival: Rival) -> str:
-            names = (name.removesuffix(self.suffix) for name in (plan.name, rival.name))
-            return " after ".join(names) + self.suffix
-
-        return tuple(
-            each
-            for plan in plans
-            for each in (plan, *(replace(plan, name=named(plan, r), after=r) for r in first))
-        )
+        for plan in plans:
+            yield plan
+            for rival in first:
+                names = [name.removesuffix(self.suffix) for name in (plan.name, rival.name)]
+                yield replace(plan, name=" after ".join(names) + self.suffix, after=rival)
 
     def in_contexts(self, plans: Sequence[DraftPlan]) -> tuple[DraftPlan, ...]:
         """``plans`` with every context of a draft's own that the recipe lists, which mainline has
@@ -143,20 +144,6 @@ class DraftLayout:
             for context in score.draft.context
             for named in (f"{plan.name.removesuffix(self.suffix)} context={context}",)
         )
-
-    def _with_output(
-        self, name: str, model: ModelFile, output: str | None
-    ) -> tuple[str, Input, GgufFile]:
-        """What ``model`` is called with its output head as ``output``, what makes it, its header;
-        the file as it is where that changes nothing."""
-        if output is None:
-            return name, model.source, model.file
-        name = f"{name} output={output}"
-        if is_head(model.file, output):
-            return name, model.source, model.file
-        file = with_head(model.file, output)
-        step = HeadStep(self.engine, name, model.source, output, file.tensor_bytes)
-        return name, step, file
 
     def _draft(
         self,
@@ -264,10 +251,10 @@ class DraftLayout:
         if self.reference is not None and spec.divergence:
             args = placement(self.engine, "perplexity", spec.args.to_model_args())
             return DivergenceStep(self.engine, name, model, self.reference, args)
-        return self._perplexity(name, model, spec, None)
+        return self._perplexity(name, model, spec)
 
     def _perplexity(
-        self, name: str, model: Input, spec: EvaluateSpec, vocabulary_size: int | None
+        self, name: str, model: Input, spec: EvaluateSpec, vocabulary_size: int | None = None
     ) -> PerplexityStep:
         return PerplexityStep(
             engine=self.engine,

@@ -130,7 +130,7 @@ def _by_category(forecast: Forecast) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictedRow:
     """One line of the table; speeds in tokens a second, None where they are not known.
     ``break_even``: acceptance from which on it pays."""
 
@@ -141,7 +141,7 @@ class Row:
     decode_speed: float | None = None
     end_to_end_speed: float | None = None
 
-    def speedup(self, bare: Row) -> float:
+    def speedup(self, bare: PredictedRow) -> float:
         """What a user has of it over no draft: end to end, or of decoding where prompts were not
         timed; 0 where no times are known."""
         if bare.end_to_end_speed is not None:
@@ -149,7 +149,9 @@ class Row:
         return (self.decode_speed or 0.0) / bare.decode_speed if bare.decode_speed else 0.0
 
 
-def _show_rows(rows: Sequence[Row], bare: Row, best: Collection[Row], output: Output) -> None:
+def _show_rows(
+    rows: Sequence[PredictedRow], bare: PredictedRow, best: Collection[PredictedRow], output: Output
+) -> None:
     """The table, without columns of which nothing is known; ``best`` are marked where they pay."""
 
     def times(speed: float | None, base: float | None) -> str | None:
@@ -178,7 +180,7 @@ def _show_rows(rows: Sequence[Row], bare: Row, best: Collection[Row], output: Ou
     )
 
 
-def _verdict(rows: Sequence[Row], bare: Row, basis: str) -> str:
+def _verdict(rows: Sequence[PredictedRow], bare: PredictedRow, basis: str) -> str:
     """Whether drafting pays, in a line: the fastest of ``rows``, then the others."""
     ranked = sorted(rows, key=lambda row: -row.speedup(bare))
     how = "decoding" if bare.end_to_end_speed is None else "end to end"
@@ -205,8 +207,8 @@ def show(whole: TracePrediction, output: Output) -> None:
             f"{draft.replay.matches} of {draft.replay.positions} "
             f"({number(draft.replay.match_rate, '.1%')})"
         )
-    bare, best = Row(NO_DRAFT), []
-    rows: list[Row] = []
+    bare, best = PredictedRow(NO_DRAFT), []
+    rows: list[PredictedRow] = []
     if whole.no_draft is not None:
         bare = _row(whole.no_draft, None, whole)
         rows.append(bare)
@@ -231,11 +233,11 @@ def show(whole: TracePrediction, output: Output) -> None:
         )
 
 
-def _row(one: Forecast, even: float | None, whole: TracePrediction) -> Row:
+def _row(one: Forecast, even: float | None, whole: TracePrediction) -> PredictedRow:
     found, decode, whole_speed = one.figures, None, None
     if whole.no_draft is not None:
         decode, whole_speed = found.decode_speed, found.end_to_end_speed
-    return Row(
+    return PredictedRow(
         one.name,
         found.acceptance_rate,
         found.acceptance_length,
@@ -245,12 +247,12 @@ def _row(one: Forecast, even: float | None, whole: TracePrediction) -> Row:
     )
 
 
-def _sampled_row(draft: DraftPrediction, one: SampledPrediction) -> Row:
+def _sampled_row(draft: DraftPrediction, one: SampledPrediction) -> PredictedRow:
     """Expected, if the server verified by rejection sampling; the draft draws at the target's
     temperature from all its tokens."""
     name = f"{draft.name} n_max={one.n_max} by rejection sampling"
     speed = one.decode_tokens_per_s
-    return Row(name, one.acceptance, one.acceptance_length, decode_speed=speed)
+    return PredictedRow(name, one.acceptance, one.acceptance_length, decode_speed=speed)
 
 
 def _show_best(best: Forecast, bare: Forecast | None, output: Output) -> None:
@@ -374,9 +376,9 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
     for warning in found.warnings:
         out.warn(warning)
     out.emit(found)
-    bare = Row(NO_DRAFT, decode_speed=found.no_draft_tokens_per_s)
+    bare = PredictedRow(NO_DRAFT, decode_speed=found.no_draft_tokens_per_s)
     rows = [
-        Row(
+        PredictedRow(
             f"n_max={one.n_max}",
             one.acceptance,
             one.acceptance_length,

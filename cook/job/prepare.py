@@ -205,7 +205,7 @@ def _lay(
         engine=engine,
         imatrix=drafting.imatrix if isinstance(drafting.imatrix, ImatrixStep) else None,
         reference=drafting.reference,
-        drafts=drafting.behind(drafting.in_contexts(files), first),
+        drafts=tuple(drafting.behind(drafting.in_contexts(files), first)),
         left_out=left_out,
     )
     layout = lay_score(layout, recipe, reader, suffix)
