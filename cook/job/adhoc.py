@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ def score_recipe(
     pick = {"maximize": maximize} if maximize else {}
     if recipe is not None:
         loaded = load_recipe(recipe, unsafe_args=unsafe_args)
-        return _override(loaded, _named(drafts, _taken(loaded), experts), given, pick)
+        taken = [*(q.name for q in loaded.quants), *(d.name for d in loaded.recipe.drafts)]
+        return _override(loaded, _named(drafts, taken, experts), given, pick)
     if target is None:
         raise InputError("no target", hint="--target TARGET.gguf, or --recipe with a score.target")
     if not drafts:
@@ -98,10 +99,6 @@ def _merged(own: Mapping[str, Any], given: object) -> dict[str, Any]:
     return merged
 
 
-def _taken(loaded: LoadedRecipe) -> list[str]:
-    return [*(q.name for q in loaded.quants), *(d.name for d in loaded.recipe.drafts)]
-
-
 def _named(
     drafts: Sequence[str], taken: Sequence[str], experts: Sequence[int]
 ) -> list[dict[str, object]]:
@@ -111,7 +108,7 @@ def _named(
     for draft in drafts:
         stem = model_stem(Path(draft.rsplit("/", 1)[-1]))
         numbered = (f"{stem}-{number}" for number in count(2))
-        name = stem if stem not in names else next(n for n in numbered if n not in names)
+        name = next(name for name in chain([stem], numbered) if name not in names)
         names.add(name)
         tried = {"experts": list(experts)} if experts else {}
         found.append({"name": name, "source": _absolute(draft), **tried})
@@ -119,9 +116,7 @@ def _named(
 
 
 def _absolute(source: str) -> str:
-    if "://" in source:
-        return source
     path = Path(source).expanduser().absolute()
-    if not path.is_file():
+    if "://" not in source and not path.is_file():
         raise InputError(f"{path}: no such file")
-    return str(path)
+    return source if "://" in source else str(path)
