@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ FLOPS = 60e9
 PROBE_BYTES = 64 << 20
 """Of memory, over all cores: more than most caches, and less than a plan takes itself."""
 PROBE_ROWS = 768
-PROBE_S = 0.05
-PROBES = 3
+PROBES = 8
 """The fastest counts: what else runs at the moment only slows a probe down."""
 
 
@@ -38,13 +38,13 @@ class MachinePace:
 
     @classmethod
     def of(cls, history: Sequence[Artifact]) -> MachinePace:
-        found: dict[tuple[str, str | None], list[float]] = {}
+        found: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
         for artifact in history:
             if artifact.nominal_s:
                 engine = artifact.key_parts.get("engine") or {}
-                ratio = artifact.seconds / artifact.nominal_s
-                found.setdefault((artifact.kind, engine.get("digest")), []).append(ratio)
-                found.setdefault((artifact.kind, None), []).append(ratio)
+                for digest in {engine.get("digest"), None}:
+                    ratio = artifact.seconds / artifact.nominal_s
+                    found[artifact.kind, digest].append(ratio)
         kinds = {key: median(ratios) for key, ratios in found.items()}
         if not kinds:
             probed = READ_BYTES_S / memory_bytes_s(), FLOPS / processor_flops()
@@ -58,12 +58,9 @@ class MachinePace:
         if cost is None:
             return None, "its size is known only when its inputs are there"
         engine = (step.key_parts["engine"] or {}).get("digest")
-        for key, whose in (
-            ((step.kind, engine), "as this engine's here"),
-            ((step.kind, None), "as another engine's here"),
-        ):
-            if key in self.kinds:
-                return cost.nominal_s * self.kinds[key], f"{whose}, by size"
+        for digest, whose in ((engine, "this"), (None, "another")):
+            if (pace := self.kinds.get((step.kind, digest))) is not None:
+                return cost.nominal_s * pace, f"as {whose} engine's here, by size"
         how = "by size and a probe of this machine" if self.probed else "by size and other steps"
         return cost.seconds(*self.machine), how
 
@@ -85,12 +82,4 @@ def processor_flops() -> float:
 
 def _rate(work: Callable[[], object]) -> float:
     """How often ``work`` is done in a second, at best."""
-    work()
-    best = 0.0
-    for _ in range(PROBES):
-        started, rounds = time.monotonic(), 0
-        while (seconds := time.monotonic() - started) < PROBE_S or not rounds:
-            work()
-            rounds += 1
-        best = max(best, rounds / seconds)
-    return best
+    return 1 / min(repeat(work, number=1, repeat=PROBES))
