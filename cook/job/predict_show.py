@@ -218,14 +218,14 @@ def show(whole: TracePrediction, output: Output) -> None:
         best.append(found[draft.best])
     others = [_row(one, None, whole) for one in (*whole.rivals, *whole.two_stage)]
     _show_rows([*rows, *others], bare, best, output)
-    output.data("")
+    lines = list(what_ifs(whole))
     if whole.no_draft is not None:
-        output.data(_verdict([*best, *others], bare, f" on {replies}"))
+        lines.insert(0, _verdict([*best, *others], bare, f" on {replies}"))
+    for line in ("", *lines) if lines else ():
+        output.data(line)
     for draft in whole.drafts:
         _show_best(draft.settings[draft.best], whole.no_draft, output)
     _show_slots(whole, output)
-    for line in what_ifs(whole):
-        output.data(line)
     if whole.no_draft is None:
         output.say(
             "no speeds: give the target's file (--target GGUF) to time it here, or its times "
