@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.study import Study
 from cook.engines.base import Engine, TypeRule
 from cook.engines.discover import discover
-from cook.engines.process.supervisor import Supervisor
+from cook.engines.process.supervisor import ask
 from cook.formats.gguf import read_gguf
 from cook.graph.execute import Executor
 from cook.graph.step import Source, source
@@ -126,7 +126,7 @@ def by_tool(step: QuantizeStep, home: Path) -> Run:
     output = home / "by-tool.gguf"
     argv = step.engine.quantize_command(step.job(output, None, THREADS))
     started = time.monotonic()
-    result = step.engine.run(Supervisor(home / "logs"), argv, "llama-quantize").check()
+    result = ask(*argv, env=step.engine.environment(), timeout_s=3600).check()
     seconds = time.monotonic() - started
     output.unlink()
     return Run(seconds, (seconds,), seconds, result.peak_rss_bytes)

@@ -242,7 +242,7 @@ def _checked_flags(
     engine: Engine, role: str, args: ModelArgs, unsafe_args: bool
 ) -> tuple[str, ...]:
     """Warnings about the record's raw flags; InputError where one may not pass."""
-    offered = engine.capabilities.flags.get("server", frozenset())
+    offered = engine.facts.flags.get("server", ())
     tool = f"llama-server of {engine.name}"
     refusals = read_flags(args.extra, [engine.flavour], offered, tool).refusals
     stopped = [r for r in refusals if r.ours or not unsafe_args]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from inspect import isabstract
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ import cook
 
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
-from cook.engines.base import Capabilities, DraftSettings, EngineIdentity, ModelArgs, TypeRule
+from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs, TypeRule
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
@@ -76,8 +77,8 @@ class Build:
         return EngineIdentity(self.flavour, f"{self.name} build 1", commit, digest_of(self.name))
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(frozenset({"q4_K"}), frozenset({"Q4_K_M"}), self.flags)
+    def facts(self) -> Any:
+        return SimpleNamespace(types={"q4_K": 12}, ftypes=("Q4_K_M",), flags=self.flags)
 
 
 def digest_of(text: str) -> str:

@@ -83,7 +83,7 @@ def cli() -> str:
 
 def flags() -> str:
     from cook.engines.options import OPTIONS, FlagEffect, RefusalReason
-    from cook.engines.worker.flags import in_replay
+    from cook.engines.worker.loading import in_replay
 
     parts = [FLAGS_TITLE]
     for flavour, table in OPTIONS.items():

@@ -107,7 +107,7 @@ def _engine(label: str, found: Engine | CookError, *, required: bool = False) ->
     if isinstance(found, CookError):
         yield Check(label, CheckStatus.MISSING, found.message, found.hint, required=required)
         return
-    types = len(found.capabilities.quant_types)
+    types = len(found.facts.types)
     yield Check(label, CheckStatus.OK, f"{found.flavour} {found.identity.build}, {types} types")
     yield _amx(found, label)
     if found.flavour is Flavour.LLAMA_CPP and SYSTEM_CONFIG.exists():

@@ -9,7 +9,7 @@ and :mod:`cook.engines.discover` makes one from a directory of binaries. Jobs ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -18,8 +18,6 @@ from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
 from cook.engines.ngram_settings import NgramSettings
 from cook.engines.options import inherited
-from cook.engines.process.outcome import ProcessResult, ProcessSpec
-from cook.engines.process.supervisor import Supervisor
 from cook.engines.speculation import BY_DRAFT
 from cook.engines.threads import default_threads
 from cook.errors import InputError, PrerequisiteError
@@ -43,19 +41,6 @@ class EngineIdentity:
     build: str
     commit: str | None
     digest: str
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What the binaries at hand can do, read from the binaries themselves.
-
-    ``quant_types`` are tensor types by their exact engine spelling; ``ftypes`` are the base
-    types ``llama-quantize`` accepts; ``flags`` maps tool name -> flags in its help.
-    """
-
-    quant_types: frozenset[str]
-    ftypes: frozenset[str]
-    flags: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -100,93 +85,6 @@ class QuantizeResult:
     peak_rss_bytes: int | None
     command: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ImatrixJob:
-    """Collect activation statistics of ``model`` over ``corpus``, ``context`` tokens a chunk."""
-
-    model: Path
-    corpus: Path
-    output: Path
-    context: int
-    chunks: int | None
-    threads: int
-    process_output: bool = False
-    args: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ImatrixResult:
-    chunks: int
-    perplexity: float | None
-    perplexity_error: float | None
-    seconds: float
-    peak_rss_bytes: int
-    command: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PerplexityJob:
-    """Perplexity of ``model`` on ``corpus``; with ``save_base`` also write its logits there."""
-
-    model: Path
-    corpus: Path
-    context: int
-    chunks: int | None
-    threads: int
-    save_base: Path | None = None
-    args: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PerplexityResult:
-    """``perplexity`` and its standard error; ``chunks`` evaluated."""
-
-    perplexity: float
-    error: float
-    chunks: int
-    seconds: float
-    peak_rss_bytes: int
-    command: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DivergenceJob:
-    """Compare ``model`` with the logits in ``base`` (``llama-perplexity --kl-divergence``)."""
-
-    model: Path
-    base: Path
-    context: int
-    threads: int
-    args: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class DivergenceResult:
-    """All in natural units: KLD in nats, ``same_top_percent`` and its error in percent.
-
-    ``perplexity_ratio_error`` is None where the model is so near its base that the engine's
-    variance cancels to less than nothing (it prints ``-nan``): the ratio is then 1 within 1e-4.
-    """
-
-    perplexity: float
-    perplexity_error: float
-    base_perplexity: float
-    perplexity_ratio: float
-    perplexity_ratio_error: float | None
-    mean_kld: float
-    mean_kld_error: float
-    max_kld: float
-    p99_kld: float
-    median_kld: float
-    same_top_percent: float
-    same_top_percent_error: float
-    rms_delta_p_percent: float
-    seconds: float
-    peak_rss_bytes: int
-    command: tuple[str, ...]
 
 
 def cache_halves(cache_type: str) -> tuple[str, str]:
@@ -315,18 +213,10 @@ class Engine(ABC):
     def __init__(self, name: str, facts: Facts) -> None:
         self.name = name
         self.facts = facts
-        """Everything known of the build: files and hashes, directories, type ids."""
+        """Everything known of the build: files and hashes, directories, types, flags."""
         self.identity = EngineIdentity(self.flavour, facts.build, facts.commit, facts.digest)
-        self.capabilities = Capabilities(
-            quant_types=frozenset(facts.types),
-            ftypes=frozenset(facts.ftypes),
-            flags={tool: frozenset(flags) for tool, flags in facts.flags.items()},
-        )
         self.defaults: Mapping[str, str] = facts.defaults
         """What its server does by default, by its help: flag -> value."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self.facts.build} in {self.facts.bin_dir}>"
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -348,25 +238,12 @@ class Engine(ABC):
 
     def has_flag(self, tool: str, flag: str) -> bool:
         """Whether the help of ``llama-<tool>`` offers ``flag``."""
-        return flag in self.capabilities.flags.get(tool, frozenset())
+        return flag in self.facts.flags.get(tool, ())
 
     def environment(self) -> Mapping[str, str]:
         """Scrubbed environment for every tool of this engine (no LLAMA_ARG_*, own HOME)."""
         paths = tuple(Path(path) for path in self.facts.library_path)
         return engine_environment(paths, repack=self.facts.repack)
-
-    def run(
-        self,
-        supervisor: Supervisor,
-        argv: tuple[str, ...],
-        name: str,
-        *,
-        writes: tuple[Path, ...] = (),
-        on_output: Callable[[str, bytes], None] | None = None,
-    ) -> ProcessResult:
-        """Run one tool to its end; the result is not checked."""
-        env = self.environment()
-        return supervisor.run(ProcessSpec(argv, name, env, writes=writes, on_output=on_output))
 
     def quantize_command(self, job: QuantizeJob) -> tuple[str, ...]:
         """The argv of ``llama-quantize``, for running, the record and the plan."""
@@ -382,42 +259,6 @@ class Engine(ABC):
             str(job.threads),
         )
 
-    def imatrix_command(self, job: ImatrixJob) -> tuple[str, ...]:
-        """The argv of ``llama-imatrix``."""
-        return (
-            str(self.tool("imatrix")),
-            *("-m", absolute(job.model), "-f", absolute(job.corpus), "-o", absolute(job.output)),
-            *("-c", str(job.context), "-t", str(job.threads)),
-            *(("--chunks", str(job.chunks)) if job.chunks is not None else ()),
-            *(("--process-output",) if job.process_output else ()),
-            *self.text_flags("imatrix"),
-            *self.imatrix_flags(),
-            *job.args,
-        )
-
-    def perplexity_command(self, job: PerplexityJob) -> tuple[str, ...]:
-        """The argv of ``llama-perplexity``."""
-        base = job.save_base
-        return (
-            str(self.tool("perplexity")),
-            *("-m", absolute(job.model), "-f", absolute(job.corpus)),
-            *("-c", str(job.context), "-t", str(job.threads)),
-            *(("--chunks", str(job.chunks)) if job.chunks is not None else ()),
-            *(("--kl-divergence-base", absolute(base)) if base else ()),
-            *self.text_flags("perplexity"),
-            *job.args,
-        )
-
-    def divergence_command(self, job: DivergenceJob) -> tuple[str, ...]:
-        """The argv of ``llama-perplexity --kl-divergence``."""
-        return (
-            str(self.tool("perplexity")),
-            *("-m", absolute(job.model), "--kl-divergence-base", absolute(job.base)),
-            *("--kl-divergence", "-c", str(job.context), "-t", str(job.threads)),
-            *self.text_flags("perplexity"),
-            *job.args,
-        )
-
     @abstractmethod
     def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
         """The job's rules as this flavour's flags; InputError where it cannot say them."""
@@ -425,10 +266,6 @@ class Engine(ABC):
     @abstractmethod
     def text_flags(self, tool: str) -> tuple[str, ...]:
         """Flags that make output parseable and input untouched."""
-
-    def imatrix_flags(self) -> tuple[str, ...]:
-        """Flags that choose the imatrix format."""
-        return ()
 
     def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
         """More arguments to try, in order, when collecting an imatrix segfaults."""

@@ -18,14 +18,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cook.engines.environment import engine_environment
-from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec
-from cook.engines.process.supervisor import Supervisor
+from cook.engines.process.outcome import Outcome
+from cook.engines.process.supervisor import ask
 from cook.engines.speculation import speculators_in_help
 from cook.errors import InputError, PrerequisiteError
 from cook.files import atomic_write, identity
@@ -44,8 +44,9 @@ _FORMAT = 7
 class Facts:
     """One engine build. ``files`` is name -> SHA-256 of what runs; ``digest`` sums them up.
 
-    ``speculators`` are the kinds of speculation of its server, ``defaults`` its defaults
-    (flag -> value), both by its help.
+    ``types`` are tensor types by their exact spelling, with their ids; ``ftypes`` the base types
+    that llama-quantize takes; ``flags`` those in the help of each tool. ``speculators`` are the
+    kinds of speculation of its server, ``defaults`` its defaults (flag -> value), by its help.
     """
 
     bin_dir: str
@@ -135,19 +136,18 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
     if not tools:
         raise PrerequisiteError(f"no tool in {bin_dir} is executable", hint=f"chmod +x {bin_dir}/*")
     with tempfile.TemporaryDirectory(prefix="cook-probe-") as folder:
-        logs, home = Path(folder), Path(folder) / "home"
-        home.mkdir()
-        library_path, libraries = _resolve_libraries(bin_dir, tools, home, logs)
-        run = prober(engine_environment(library_path, home=home), logs)
-        helps = {name: _help_text(run, path) for name, path in tools.items()}
+        home = Path(folder)
+        library_path, libraries = _resolve_libraries(bin_dir, tools, home)
+        env = engine_environment(library_path, home=home)
+        helps = {name: _help_text(path, env) for name, path in tools.items()}
         versioned = [tools[t] for t in ("server", "imatrix", "perplexity") if t in tools]
         if not versioned:
             raise PrerequisiteError(f"{bin_dir} has neither llama-server nor llama-imatrix")
-        version = run(str(versioned[0]), "--version").check()
+        version = ask(str(versioned[0]), "--version", env=env).check()
         build, commit = parse_build(version.stderr_tail + "\n" + version.stdout_tail)
-        types = _types(run, libraries, tools)
+        types = _types(libraries, tools, env)
         cpu = next((p for p in libraries if p.name.startswith("libggml-cpu")), None)
-        repack = not amx_refused(run, cpu)
+        repack = not amx_refused(cpu)
     # One build lists the same library under several links; resolved paths name it once.
     files = sorted({*(path.resolve() for path in tools.values()), *libraries})
     hashes = {path.name: digest_of(path).removeprefix("sha256:") for path in files}
@@ -185,7 +185,7 @@ def flavour_of(helps: dict[str, str]) -> Flavour:
 
 
 def _resolve_libraries(
-    bin_dir: Path, tools: Mapping[str, Path], home: Path, logs: Path
+    bin_dir: Path, tools: Mapping[str, Path], home: Path
 ) -> tuple[tuple[Path, ...], list[Path]]:
     """Library search path that makes every tool start (none where they do without), and the
     engine's libraries."""
@@ -197,11 +197,11 @@ def _resolve_libraries(
     own = [f for f in folders if any(is_engine_library(e.name) for e in os.scandir(f))]
     missing: set[str] = set()
     for library_path in ((), tuple(dict.fromkeys(own))):
-        run = prober(engine_environment(library_path, home=home), logs)
+        env = engine_environment(library_path, home=home)
         # Backends that are opened at run time (GGML_BACKEND_DL) lie next to the tools.
         found = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
         missing = set()
-        for name, path in (loaded for tool in tools.values() for loaded in _libraries(run, tool)):
+        for name, path in (loaded for tool in tools.values() for loaded in _libraries(tool, env)):
             if path is None:
                 missing.add(name)
             elif is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
@@ -214,13 +214,13 @@ def _resolve_libraries(
     )
 
 
-def _types(run: Probe, libraries: list[Path], tools: dict[str, Path]) -> dict[str, int]:
+def _types(libraries: list[Path], tools: dict[str, Path], env: Mapping[str, str]) -> dict[str, int]:
     """Tensor types that can be written, by exact name, from the engine's ggml library."""
     for stem in ("libggml-base.", "libggml."):
         for library in libraries:
             if library.name.startswith(stem):
-                printed = run(*_PYTHON, _TYPES_CHILD, str(library)).stdout
-                if types := parse_types(printed.read_text(errors="replace")):
+                printed = ask(*_PYTHON, _TYPES_CHILD, str(library), env=env)
+                if types := parse_types(printed.stdout_tail):
                     return types
     # A static build: its type names stand in the executable as C strings.
     from cook.formats.quant_types import TYPES
@@ -238,7 +238,6 @@ def is_engine_library(name: str) -> bool:
     return re.match(r"lib(?:llama|ggml|mtmd)[-_.]", name) is not None
 
 
-_TIMEOUT_S = 60.0
 _PYTHON = (sys.executable, "-I", "-S", "-c")
 _DEFAULT = re.compile(r"\(?default: '?([\w.,+-]{1,60}?)'?[),]")
 _FLAG = re.compile(r"(?<![\w<\[|/.-])(--?[A-Za-z][\w-]*)")
@@ -282,48 +281,33 @@ ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 _LDTILECFG = b"\xc4\xe2\x78\x49"
 
 
-Probe = Callable[..., ProcessResult]
-"""Runs a program given by its words, with the engine's environment and a log folder that goes."""
-
-
-def prober(env: Mapping[str, str], log_dir: Path) -> Probe:
-    """What runs the short-lived programs that answer a question each."""
-    supervisor = Supervisor(log_dir)
-
-    def run(*argv: str) -> ProcessResult:
-        name = f"probe-{Path(argv[0]).name}"
-        return supervisor.run(ProcessSpec(argv, name, env, timeout_s=_TIMEOUT_S))
-
-    return run
-
-
-def _libraries(run: Probe, tool: Path) -> Iterator[tuple[str, Path | None]]:
+def _libraries(tool: Path, env: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
     """Names of the libraries that ``tool`` loads, and where: None where there is none.
 
     PrerequisiteError where the file cannot run here.
     """
     # Set by `env`: the dynamic loader lists the libraries of whatever starts with it, and ends.
-    result = run("/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", str(tool))
+    result = ask("/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", str(tool), env=env)
     if result.outcome is Outcome.UNRUNNABLE:
         result.check()
-    for name, where in _LOADED.findall(result.stdout.read_text(errors="replace")):
+    for name, where in _LOADED.findall(result.stdout_tail):
         yield name, None if where == "not found" else Path(where).resolve()
 
 
-def _help_text(run: Probe, tool: Path) -> str:
+def _help_text(tool: Path, env: Mapping[str, str]) -> str:
     """The text of ``tool --help``; llama-quantize prints it with exit status 1."""
-    result = run(str(tool), "--help")
+    result = ask(str(tool), "--help", env=env)
     if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):
         result.check()
-    return result.stdout.read_text(errors="replace") + result.stderr.read_text(errors="replace")
+    return result.stdout_tail + result.stderr_tail
 
 
-def amx_refused(run: Probe, cpu_library: Path | None) -> bool:
+def amx_refused(cpu_library: Path | None) -> bool:
     """Whether this build would run AMX code that this machine refuses."""
     with contextlib.suppress(OSError):
         has_amx = b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]
         if has_amx and cpu_library is not None and _LDTILECFG in cpu_library.read_bytes():
-            return run(*_PYTHON, _AMX_CHILD).outcome is not Outcome.OK
+            return ask(*_PYTHON, _AMX_CHILD).outcome is not Outcome.OK
     return False
 
 

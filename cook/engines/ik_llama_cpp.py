@@ -11,7 +11,7 @@ so that the draft's come after its end and are never read (``gpt_params_parse_ex
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,14 +35,14 @@ class IkLlamaCpp(Engine):
 
     def has_flag(self, tool: str, flag: str) -> bool:
         """See Engine.has_flag."""
-        common_parser = tool in self.capabilities.flags and tool != "quantize"
+        common_parser = tool in self.facts.flags and tool != "quantize"
         return (common_parser and flag in _UNLISTED) or super().has_flag(tool, flag)
 
     def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
         """``--custom-q P=T,P=T``; the first rule that matches wins."""
         if job.rules and job.pure:
             raise InputError("ik_llama.cpp ignores every rule under --pure")
-        exact = {name.lower(): name for name in self.capabilities.quant_types}
+        exact = {name.lower(): name for name in self.facts.types}
         flags: list[str] = []
         group: list[str] = []
         for rule in job.rules:
@@ -138,64 +138,40 @@ class IkLlamaCpp(Engine):
             "v": given.cache_type_v or (target.cache_type_v and "f16"),
         }
         args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
-        if given.cpu_moe:
-            moe: tuple[_DraftFlag, ...] = (("-cmoe", True, ("--cpu-moe-draft", "-cmoed")),)
-        else:
-            layers = 0 if target.cpu_moe or target.n_cpu_moe else None
-            layers = layers if given.n_cpu_moe is None else given.n_cpu_moe
-            moe = (("-ncmoe", layers, ("--n-cpu-moe-draft", "-ncmoed")),)
-        same_overrides = given.override_tensor == target.override_tensor
-        # Without a number of its own a batch uses the draft's threads, not the target's.
-        inherits = given.threads is not None and target.threads_batch is not None
-        batch_threads = given.threads_batch or (given.threads if inherits else None)
-        batch = draft_batch(given, target, job.context)
-        inside = next((f for f in ("--draft-params", "-draft") if self.has_flag("server", f)), None)
-        says_batch = given.batch is not None or (batch != target.batch and inside)
-        flash = {None: None, True: "on", False: "off"}[given.flash_attention]
-        wanted: tuple[_DraftFlag, ...] = (
-            *(
-                ("-ot", override, ("--override-tensor-draft", "-otd"))
-                for override in (() if same_overrides else given.override_tensor)
-            ),
-            *moe,
-            ("-t", given.threads, ("--threads-draft", "-td")),
-            ("-tb", batch_threads, ("--threads-batch-draft", "-tbd")),
-            ("-b", batch if says_batch else None, ()),
-            ("-ub", given.ubatch, ()),
-            # -cd counts only where the copy does not have the target's context already.
-            ("-c", job.draft_context, ()),
-            ("-fa", flash, ()),
-            ("--rpc", ",".join(given.rpc) if given.rpc and given.rpc != target.rpc else None, ()),
-        )
-        words: list[str] = []
-        for flag, value, own in wanted:
-            # A flag of its own for placement is how other versions say it; -td and its like are
-            # read by this version and then not used.
-            usable = own if flag in ("-ot", "-cmoe", "-ncmoe") or inside is None else ()
-            name = next((name for name in usable if self.has_flag("server", name)), None)
-            if name is not None:
-                args.add(name, value)
-            elif value is not None and inside is None:
-                refuse(self, "draft", _FIELDS.get(flag, flag), "this build has no --draft-params")
-            elif value is not None:
-                words += [flag] if value is True else [flag, str(value)]
-        words += given.extra
-        if words and inside is None:
-            refuse(self, "draft", "extra", "this build has no --draft-params")
-        if words:
-            args.add(inside or "", " ".join(_quoted(self, word) for word in words))
+        words = [_quoted(self, word) for word in _draft_words(job)]
+        args.add(("--draft-params", "-draft"), " ".join(words) or None)
 
 
-_DraftFlag = tuple[str, str | int | None, tuple[str, ...]]
-"""A flag for ``--draft-params``, its value (True: it has none; None: leave it out), and the
-flags of the draft's own that say the same where there are some."""
-_FIELDS = {
-    "-b": "batch",
-    "-ub": "ubatch",
-    "-c": "context",
-    "--rpc": "rpc",
-    "-fa": "flash_attention",
-}
+def _draft_words(job: ServerJob) -> Iterator[str]:
+    """The words of ``--draft-params``; flags of the draft's own, such as ``-td``, are read by the
+    engine and then not used."""
+    given, target = job.draft_args, job.target_args
+    if given.override_tensor != target.override_tensor:
+        for override in given.override_tensor:
+            yield from ("-ot", override)
+    experts = given.n_cpu_moe
+    if experts is None and (target.cpu_moe or target.n_cpu_moe):
+        experts = 0
+    batch = draft_batch(given, target, job.context)
+    # Without a number of its own a batch uses the draft's threads, not the target's.
+    inherits = given.threads is not None and target.threads_batch is not None
+    numbers: dict[str, str | int | None] = {
+        "-ncmoe": None if given.cpu_moe else experts,
+        "-t": given.threads,
+        "-tb": given.threads_batch or (given.threads if inherits else None),
+        "-b": batch if given.batch is not None or batch != target.batch else None,
+        "-ub": given.ubatch,
+        # -cd counts only where the copy does not have the target's context already.
+        "-c": job.draft_context,
+        "-fa": {None: None, True: "on", False: "off"}[given.flash_attention],
+        "--rpc": ",".join(given.rpc) if given.rpc and given.rpc != target.rpc else None,
+    }
+    if given.cpu_moe:
+        yield "-cmoe"
+    for flag, value in numbers.items():
+        if value is not None:
+            yield from (flag, str(value))
+    yield from given.extra
 
 
 # Names for which a pattern that means "all routed experts" must be true, and must not be.

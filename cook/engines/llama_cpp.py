@@ -7,7 +7,7 @@ from pathlib import Path
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob
 from cook.engines.ngram_settings import mainline_flags
-from cook.engines.speculation import NGRAMS, unwanted
+from cook.engines.speculation import unwanted
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 
@@ -36,19 +36,13 @@ class LlamaCpp(Engine):
         wanted = (("--no-log-prefix",), ("--no-log-timestamps",), ("--fit", "off"), ("--offline",))
         return tuple(word for words in wanted if self.has_flag(tool, words[0]) for word in words)
 
-    def imatrix_flags(self) -> tuple[str, ...]:
-        if self.has_flag("imatrix", "--output-format"):
-            return ("--output-format", "gguf")
-        return ()
-
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
         args.add_words(self.text_flags("server"))
         # Where a build speculates by default, --spec-type only adds to that.
-        kinds = self.facts.speculators or NGRAMS
-        others = unwanted(kinds, job.speculators(self.flavour))
-        args.add("--no-spec-type", ",".join(others), if_known=True)
+        others = unwanted(self.facts.speculators, job.speculators(self.flavour))
+        args.add("--no-spec-type", others, if_known=True)
         if job.draft is not None:
             # The counters of every kind of speculation are printed at trace level only.
             args.add("--verbosity", "4", if_known=True)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from cook.engines.base import Engine, QuantizeJob
+from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_quantize_log
 from cook.errors import StepError
@@ -71,7 +72,8 @@ def _dry_run(engine: Engine, job: QuantizeJob) -> dict[str, str]:
             flags.append("--ignore-imatrix-rules")
             job = replace(job, source=_few_rows(read_gguf(job.source), Path(folder)))
         program, *words = engine.quantize_command(job)
-        result = engine.run(supervisor, (program, *flags, *words), "dry-run").check()
+        argv = (program, *flags, *words)
+        result = supervisor.run(ProcessSpec(argv, "dry-run", engine.environment())).check()
         log = result.stderr.read_text(encoding="utf-8", errors="replace")
     return parse_quantize_log(log).types
 

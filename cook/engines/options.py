@@ -103,7 +103,7 @@ class Option:
     ``effect`` is what a harmless one sets, or why the option is refused; ``why`` is what it does,
     or that reason in more words. ``value`` is None for a switch. ``unlisted``: a build without a
     GPU takes it and leaves it out of its help. ``replay``: what the worker does about a harmless
-    one, in the words of :mod:`cook.engines.worker.flags`.
+    one, in the words of :mod:`cook.engines.worker.loading`.
     """
 
     spellings: tuple[str, ...]

@@ -1,27 +1,30 @@
 """A ``llama-server`` that somebody else runs, at a given address.
 
-What it states is checked before use; answers are bounded in size and time. The key
+What it states is checked before use; answers are bounded in size and as a whole in time. The key
 comes from the environment or a file and goes to this address only (redirects are not followed).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from cook.closing import Closing
-from cook.engines.server_api import GET_TIMEOUT_S, Api, Completion, ServerClient, error_text
+from cook.engines.server_api import Completion, ServerClient, error_text, parse_completion
 from cook.errors import InputError, StepError
 
 KEY_VARIABLE = "COOK_API_KEY"
 READ_TIMEOUT_S = 3600.0
 """A target of a trillion weights may take minutes for one reply, and answers in one piece."""
+GET_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Of a completion, whose probabilities may be many."""
+MAX_FACT_BYTES = 16 << 20
+"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
 MAX_KEY_BYTES = 16 << 10
-
-T = TypeVar("T")
 
 
 def is_url(target: str) -> bool:
@@ -81,7 +84,8 @@ def read_key(path: Path | None) -> str | None:
 class Remote(ServerClient, Closing):
     """A server at ``url``; StepError when it cannot be reached or refuses. A context manager.
 
-    ``model``: which of its models is asked, where it is a router of several.
+    ``model``: which of its models is asked, where it is a router of several. ``read_timeout_s``:
+    the most that an answer may take, from its first byte to its last.
     """
 
     def __init__(
@@ -92,17 +96,34 @@ class Remote(ServerClient, Closing):
         model: str | None = None,
         read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        self.url, self.model = checked_url(url), model
-        self._api = Api(self.url, key, self.url, read_timeout_s=read_timeout_s, model=model)
+        import asyncio
+
+        import httpx
+
+        self.url, self.model, self._limit_s = checked_url(url), model, read_timeout_s
+        super().__init__(self.url, model)
+        self._loop = asyncio.Runner()
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={
+                # Answers are read as they come: what is packed all the same is no JSON.
+                "Accept-Encoding": "identity",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
+            # A redirect or a proxy would take the key elsewhere.
+            follow_redirects=False,
+            trust_env=False,
+            timeout=httpx.Timeout(None, connect=10.0),
+        )
 
     def close(self) -> None:
-        self._api.close()
+        if not self._http.is_closed:
+            self._loop.run(self._http.aclose())
+            self._loop.close()
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``; None where the server has no such thing (404, 501, no JSON)."""
-        # A router loads the model first.
-        timeout_s = GET_TIMEOUT_S if self.model is None else READ_TIMEOUT_S
-        status, answer = self._ask(lambda api: api.get(path, timeout_s))
+        status, answer = self._get(path)
         if status in (401, 403):
             raise StepError(
                 f"{self.url} refuses the key (status {status})",
@@ -116,15 +137,45 @@ class Remote(ServerClient, Closing):
 
     def complete(self, payload: Mapping[str, object]) -> Completion:
         """POST /completion, parsed."""
-        return self._ask(lambda api: api.complete(payload))
+        return self._post("/completion", payload, parse_completion)
 
-    def _ask(self, request: Callable[[Api], T]) -> T:
+    def _answer(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> tuple[int, bytes]:
         import httpx
 
+        # A router loads the model first.
+        quick = method == "GET" and self.model is None
+        limit_s = min(GET_TIMEOUT_S, self._limit_s) if quick else self._limit_s
+        most = MAX_ANSWER_BYTES if path == "/completion" else MAX_FACT_BYTES
         try:
-            return request(self._api)
-        except httpx.TransportError as error:
+            return self._loop.run(self._exchange(method, path, payload, limit_s, most))
+        except (httpx.TransportError, TimeoutError) as error:
+            late = f"the answer took more than {limit_s:g} s"
+            why = late if isinstance(error, TimeoutError) else str(error)[:200] or "no answer"
             raise StepError(
-                f"{self.url}: {type(error).__name__}: {str(error)[:200] or 'no answer'}",
+                f"{self.url}: {type(error).__name__}: {why}",
                 hint="is the server running? the same command again asks only what is missing",
             ) from None
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        payload: Mapping[str, object] | None,
+        limit_s: float,
+        most: int,
+    ) -> tuple[int, bytes]:
+        """Status and body, which may drip as slowly as it likes: the limit is for all of it."""
+        import asyncio
+
+        body = bytearray()
+        async with (
+            asyncio.timeout(limit_s),
+            self._http.stream(method, path, json=payload) as response,
+        ):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > most:
+                    raise StepError(f"{self.url} answered {path} with more than {most >> 20} MiB")
+        return response.status_code, bytes(body)

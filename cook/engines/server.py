@@ -23,17 +23,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ServerJob
-from cook.engines.load_log import contradictions, read_load_log
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor, Work
-from cook.engines.server_api import Api, Completion, ServerClient
+from cook.engines.server_api import (
+    Completion,
+    ServerClient,
+    StreamPart,
+    parse_completion,
+    parse_json,
+    parse_stream,
+    stream_parts,
+)
 from cook.engines.speculation import read_speculators, unwanted
 from cook.errors import InputError, InternalError, StepError
 from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    import httpx
 
 T = TypeVar("T")
 _ATTEMPTS = 3
@@ -42,6 +51,8 @@ _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
     r"|failed to (?:initialize speculative|load draft)|tokens will be translated)[^\n]*"
 )
+_CONTEXT = re.compile(r"n_ctx_slot(?: = |=)(\d+)")
+_THREADS = re.compile(r"\bn_threads ?= ?\"?(\d+)")
 
 
 class Server(ServerClient):
@@ -73,13 +84,13 @@ class Server(ServerClient):
         for path in (job.target, job.draft):
             if path is not None and not path.is_file():
                 raise InputError(f"{path} does not exist")
+        super().__init__(f"llama-server ({engine.name})")
         self.engine, self.job = engine, job
-        self._name = f"llama-server ({engine.name})"
         self._supervisor = supervisor
         self._load_timeout_s, self._stall_timeout_s = load_timeout_s, stall_timeout_s
         self._argv, self._port, self._key, self._on_output = argv, port, key, on_output
         self._running: Running | None = None
-        self._api: Api | None = None
+        self._http: httpx.Client | None = None
         self._last_prompt: tuple[int, ...] | str | None = None
         # A request a slot at once, from as many threads of the caller's.
         self._requests = ThreadPoolExecutor(job.slots, thread_name_prefix="server-request")
@@ -105,7 +116,8 @@ class Server(ServerClient):
         self._close()
         if error is None and not self._argv and self._running is not None:
             # The counters of all that was asked; one that serves others has a log without end.
-            self._prove_counters(self._running)
+            with self._running.stderr_log.open(encoding="utf-8", errors="replace") as log:
+                self._refuse_hidden(read_speculators(log))
 
     @property
     def peak_rss_bytes(self) -> int:
@@ -127,10 +139,7 @@ class Server(ServerClient):
 
     def wait(self) -> ProcessResult:
         """Wait until the server ends on its own."""
-        running = self._alive()
-        while (ended := running.poll()) is None:
-            time.sleep(0.25)  # in steps, so that a signal is seen
-        return ended
+        return self._alive().wait()
 
     def stop(self) -> ProcessResult:
         """End the server now (SIGTERM, then SIGKILL); how it went."""
@@ -176,13 +185,17 @@ class Server(ServerClient):
             "return_tokens": True,
             **({"n_probs": n_probs} if n_probs else {}),
         }
-        completion = self._ask(lambda api: (api.stream if streamed else api.complete)(payload))
+        completion = (
+            self._stream({**payload, "stream": True})
+            if streamed
+            else self._post("/completion", payload, parse_completion)
+        )
         if completion.predicted_n > max(n_predict, 1):
             tokens = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {tokens}", log=self.log)
         self._refuse_hidden({name: name for name in completion.speculators})
         if completion.draft_n is not None and not drafts:
-            raise self._hidden(f"{completion.draft_n} tokens in one reply")
+            self._refuse_hidden({"": f"{completion.draft_n} tokens in one reply"})
         return completion
 
     def _start(self) -> None:
@@ -205,10 +218,8 @@ class Server(ServerClient):
                     on_output=self._on_output,
                 )
                 self._running = self._supervisor.start(spec)
-                self._api = Api(
-                    f"http://{LOOPBACK}:{port}", key, self._name, connections=self.job.slots
-                )
-                ended = self._wait_ready(self._running, self._api)
+                self._http = _client(port, key, self.job.slots)
+                ended = self._wait_ready(self._running, self._http)
             if ended is None:
                 return
             self._stop()
@@ -219,7 +230,7 @@ class Server(ServerClient):
                 why = "it ended before it was ready"
                 raise failure(ended, outcome, why, hint if outcome is Outcome.TOOL_ERROR else None)
 
-    def _wait_ready(self, running: Running, api: Api) -> ProcessResult | None:
+    def _wait_ready(self, running: Running, http: httpx.Client) -> ProcessResult | None:
         """None once the server is ready; its result if it ended first."""
         import httpx
 
@@ -232,8 +243,8 @@ class Server(ServerClient):
                 return running.wait()
             # ik accepts connections while it loads and answers none: hence the short time-out.
             with contextlib.suppress(httpx.TransportError):
-                status, answer = api.get("/health", timeout_s=2.0)
-                if status == 200 and isinstance(answer, dict):
+                answer = http.get("/health", timeout=2.0)
+                if answer.status_code == 200 and isinstance(parse_json(answer.content), dict):
                     return None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.5)
@@ -241,15 +252,20 @@ class Server(ServerClient):
         raise failure(result, Outcome.TIMED_OUT, "it was still loading")
 
     def _prove_settings(self) -> None:
-        """Raise where the server's target runs with other sizes or threads."""
+        """Raise where the server's target has another context, or other threads, by its log."""
         logs = (self._alive().folder / "stdout.log", self.log)
         text = "\n".join(path.read_text(errors="replace") for path in logs)
-        target = read_load_log(text)[0]
-        if found := tuple(contradictions(target, self.job.target_args, self.job.context)):
+        threads = self.job.target_args.filled().threads or 0
+        found = []
+        if (slot := _CONTEXT.search(text)) and int(slot[1]) < self.job.context:
+            found.append(f"a context of {slot[1]} tokens, not {self.job.context}")
+        if (used := _THREADS.search(text)) and int(used[1]) != threads:
+            found.append(f"{used[1]} threads, not {threads}")
+        if found:
             raise StepError(
                 f"{self._name} runs with {', '.join(found)}",
-                hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`; a context that "
-                "is cut is the model's: a smaller `score.context`",
+                hint="say it in the target's args: `threads:`; a context that is cut is the "
+                "model's: a smaller `score.context`",
                 log=self.log,
             )
 
@@ -258,40 +274,30 @@ class Server(ServerClient):
         not."""
         drafting = says = self.job.drafts
         if self.engine.flavour is Flavour.LLAMA_CPP:
-            status, slots = self._ask(lambda api: api.get("/slots"))
-            listed = status == 200 and isinstance(slots, list) and bool(slots)
-            says = listed and any(
-                isinstance(slot, dict) and slot.get("speculative") is True for slot in slots
-            )
+            status, slots = self._get("/slots")
+            listed = slots if status == 200 and isinstance(slots, list) else []
+            says = any(isinstance(s, dict) and s.get("speculative") is True for s in listed)
         # After that answer: what the server wrote before it has been read by then.
         log = self.log.read_text(encoding="utf-8", errors="replace")
         if drafting and (found := _NO_DRAFT.search(log)):
             raise self._not_drafting(found.group().strip())
         if drafting and not says:
             raise self._not_drafting("/slots does not say speculative")
-        if says and not drafting:
-            raise self._hidden("/slots says speculative")
         self._refuse_hidden(read_speculators(log.splitlines()))
-
-    def _prove_counters(self, running: Running) -> None:
-        """Raise where the log counts drafts of a kind that was not asked for."""
-        with running.stderr_log.open(encoding="utf-8", errors="replace") as log:
-            self._refuse_hidden(read_speculators(log))
+        if says and not drafting:
+            self._refuse_hidden({"": "/slots says speculative"})
 
     def _refuse_hidden(self, kinds: Mapping[str, str]) -> None:
         """Raise where one of ``kinds`` of speculation, by name and in words, was not asked for."""
-        if found := unwanted(kinds, self.job.speculators(self.engine.flavour)):
-            raise self._hidden(", ".join(kinds[name] for name in found))
-
-    def _hidden(self, reason: str) -> StepError:
-        asked = " and ".join(self.job.speculators(self.engine.flavour))
-        given = f"in addition to {asked}" if asked else "although given no draft"
-        return StepError(
-            f"{self._name} speculates {given}: {reason}",
-            hint="a wrapper, a configuration file or the build itself adds it, and it has no "
-            "--no-spec-type that would end it: use another build (--engine)",
-            log=self._running.stderr_log if self._running else None,
-        )
+        asked = self.job.speculators(self.engine.flavour)
+        if found := unwanted(kinds, asked):
+            given = f"in addition to {' and '.join(asked)}" if asked else "although given no draft"
+            raise StepError(
+                f"{self._name} speculates {given}: {', '.join(kinds[name] for name in found)}",
+                hint="a wrapper, a configuration file or the build itself adds it, and it has no "
+                "--no-spec-type that would end it: use another build (--engine)",
+                log=self._running.stderr_log if self._running else None,
+            )
 
     def _not_drafting(self, reason: str) -> StepError:
         return StepError(
@@ -313,14 +319,36 @@ class Server(ServerClient):
                     " inflated; put another prompt in between"
                 )
 
-    def _ask(self, request: Callable[[Api], T]) -> T:
+    def _answer(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> tuple[int, bytes]:
+        def request(http: httpx.Client) -> tuple[int, bytes]:
+            answer = http.request(method, path, json=payload)
+            return answer.status_code, answer.content
+
+        return self._watched(request)
+
+    def _stream(self, payload: Mapping[str, object]) -> Completion:
+        """POST /completion, answered token by token; the parts together."""
+
+        def request(http: httpx.Client) -> list[StreamPart]:
+            # ik ends the connection after a stream, which a next request on it would run into.
+            headers = {"Connection": "close"}
+            with http.stream("POST", "/completion", json=payload, headers=headers) as response:
+                if response.status_code != 200:
+                    self._require_ok("/completion", response.status_code, response.read())
+                return stream_parts(response.iter_raw())
+
+        return self._parsed("/completion", parse_stream, self._watched(request))
+
+    def _watched(self, request: Callable[[httpx.Client], T]) -> T:
         """Make a request while watching that the server lives, works, and cook goes on."""
         import httpx
 
-        running, api = self._alive(), self._api
-        if api is None:
+        running, http = self._alive(), self._http
+        if http is None:
             raise InternalError("the server has no client")
-        future = self._requests.submit(request, api)
+        future = self._requests.submit(request, http)
         work, began = Work(running.pid, self._stall_timeout_s), time.monotonic()
         pause = 0.25
         while True:
@@ -362,9 +390,23 @@ class Server(ServerClient):
     def _stop(self) -> None:
         if self._running is not None:
             self.result = self._running.stop()
-        if self._api is not None:
-            self._api.close()
-            self._api = None
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+
+def _client(port: int, key: str, connections: int) -> httpx.Client:
+    """A client without time-outs of its own: who asks watches the server."""
+    import httpx
+
+    return httpx.Client(
+        base_url=f"http://{LOOPBACK}:{port}",
+        headers={"Authorization": f"Bearer {key}"},
+        # A proxy from the environment must not get between us and loopback.
+        trust_env=False,
+        timeout=httpx.Timeout(None, connect=10.0),
+        limits=httpx.Limits(max_connections=connections + 3, max_keepalive_connections=connections),
+    )
 
 
 def free_port() -> int:

@@ -1,17 +1,14 @@
 """A typed client of ``llama-server``: what it answers is checked before anyone uses it.
 
-Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is too long, no
-JSON, or not of the expected form is a StepError naming the field.
+Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is no JSON, or
+not of the expected form, is a StepError naming the field.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
@@ -22,15 +19,11 @@ from cook.engines.speculation import speculators_of
 from cook.errors import StepError
 from cook.formats import strict_json
 
-MAX_ANSWER_BYTES = 256 << 20
-"""Of a completion, whose probabilities may be many."""
-MAX_FACT_BYTES = 16 << 20
-"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
-GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "word", "limit")
 _EVENT = b"data: "
 StreamPart = tuple[float, bytes]
 """When a part of a streamed answer came, in seconds, and its JSON."""
+S = TypeVar("S")
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e15)]
@@ -40,9 +33,6 @@ class _Answer(BaseModel):
     """Fields of a server's answer; others are let be, and no number is made of a text."""
 
     model_config = ConfigDict(strict=True, frozen=True)
-
-
-A = TypeVar("A", bound=_Answer)
 
 
 class TopToken(_Answer):
@@ -158,190 +148,65 @@ class Completion:
         return (self.predicted_n - 1) * 1000.0 / self.predicted_ms
 
 
-class Api:
-    """One server's endpoints, blocking; a failed connection raises httpx.TransportError.
+class ServerClient(ABC):
+    """What any llama-server is asked, cook's own or another's; messages call it ``name``.
 
-    ``read_timeout_s`` bounds the wait for an answer, and how long one may take to arrive; None
-    where the server's owner watches it. ``connections`` are kept open between requests.
     ``model``: which one is asked of a router, by its name or alias.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        key: str | None,
-        what: str,
-        *,
-        read_timeout_s: float | None = None,
-        connections: int = 1,
-        model: str | None = None,
-    ) -> None:
-        import httpx
-
-        self._what = what
+    def __init__(self, name: str, model: str | None = None) -> None:
+        self._name = name
         self._model = {"model": model} if model is not None else {}
-        self._limit_s = read_timeout_s
-        self._socket: socket.socket | None = None
-        self._client = httpx.Client(
-            base_url=base_url,
-            headers={
-                # Answers are read as they come: what is packed all the same is no JSON.
-                "Accept-Encoding": "identity",
-                **({"Authorization": f"Bearer {key}"} if key else {}),
-            },
-            # A redirect would take the key elsewhere.
-            follow_redirects=False,
-            # A proxy from the environment must not get between us and loopback.
-            trust_env=False,
-            limits=httpx.Limits(
-                max_connections=connections + 3, max_keepalive_connections=connections
-            ),
-        )
 
-    def close(self) -> None:
-        self._client.close()
+    @abstractmethod
+    def _answer(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of what is answered; StepError where nothing is."""
 
-    def get(self, path: str, timeout_s: float = GET_TIMEOUT_S) -> tuple[int, Any]:
+    def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are parsed as such."""
+        payload = {"content": text, "add_special": add_special, "parse_special": True}
+        return tuple(self._post("/tokenize", payload, _Tokens.model_validate).tokens)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens``."""
+        payload = {"tokens": list(tokens)}
+        return self._post("/detokenize", payload, _Content.model_validate).content
+
+    def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """``messages``, each its role and content, rendered by the model's own chat template."""
+        payload = {"messages": list(messages)}
+        return self._post("/apply-template", payload, _Prompt.model_validate).prompt
+
+    def _get(self, path: str) -> tuple[int, Any]:
         """``(status, JSON)`` of a GET; the JSON is None when the body is none."""
-        limit_s = timeout_s if self._limit_s is None else min(timeout_s, self._limit_s)
         query = f"?{urlencode(self._model)}" if self._model else ""
-        status, body = self._answer("GET", path + query, limit_s, MAX_FACT_BYTES)
-        return status, _json(body)
+        status, body = self._answer("GET", path + query)
+        return status, parse_json(body)
 
-    def post(self, path: str, payload: Mapping[str, object], form: type[A]) -> A:
-        """The answer to a small question, of that form."""
-        answer = self._posted(path, payload, MAX_FACT_BYTES)
-        return self._usable(path, lambda: form.model_validate(answer))
+    def _post(self, path: str, payload: Mapping[str, object], parse: Callable[[Any], T]) -> T:
+        """What ``parse`` makes of the JSON that is answered with status 200; it may raise
+        ValueError."""
+        status, body = self._answer("POST", path, {**payload, **self._model})
+        self._require_ok(path, status, body)
+        return self._parsed(path, parse, parse_json(body))
 
-    def complete(self, payload: Mapping[str, object]) -> Completion:
-        """POST /completion, parsed."""
-        answer = self._posted("/completion", payload, MAX_ANSWER_BYTES)
-        return self._usable("/completion", lambda: parse_completion(answer))
-
-    def stream(self, payload: Mapping[str, object]) -> Completion:
-        """POST /completion to cook's own server, token by token, the parts together."""
-        import httpx
-
-        parts: list[StreamPart] = []
-        rest = b""
-        with self._client.stream(
-            "POST",
-            "/completion",
-            json={**payload, "stream": True},
-            # ik ends the connection after a stream, which a next request on it would run into.
-            headers={"Connection": "close"},
-            timeout=httpx.Timeout(10.0, read=None),
-        ) as response:
-            if response.status_code != 200:
-                raise self._refused("/completion", response.status_code, response.read())
-            # No iter_lines(): it also ends a line at characters that a reply may hold.
-            for chunk in response.iter_raw():
-                at_s = time.perf_counter()
-                *lines, rest = (rest + chunk).split(b"\n")
-                data = (line.removeprefix(_EVENT) for line in lines if line.startswith(_EVENT))
-                parts += ((at_s, one) for one in data)
-        return self._usable("/completion", lambda: parse_stream(parts))
-
-    def _posted(self, path: str, payload: Mapping[str, object], most: int) -> Any:
-        """The JSON that a POST answers with status 200; None when the body is none."""
-        payload = {**payload, **self._model}
-        status, body = self._answer("POST", path, self._limit_s, most, payload)
+    def _require_ok(self, path: str, status: int, body: bytes) -> None:
         if status != 200:
-            raise self._refused(path, status, body)
-        return _json(body)
+            text = error_text(parse_json(body), body)
+            raise StepError(f"{self._name} answered {path} with status {status}: {text}")
 
-    def _refused(self, path: str, status: int, body: bytes) -> StepError:
-        text = error_text(_json(body), body)
-        return StepError(f"{self._what} answered {path} with status {status}: {text}")
-
-    def _usable(self, path: str, parse: Callable[[], T]) -> T:
+    def _parsed(self, path: str, parse: Callable[[S], T], answer: S) -> T:
         try:
-            return parse()
+            return parse(answer)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             why = f"{where}: {first['msg']}" if where else "it is no JSON object"
         except ValueError as error:
             why = str(error)
-        raise StepError(f"{self._what} answered {path} with something unusable: {why}")
-
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        limit_s: float | None,
-        most: int,
-        payload: Mapping[str, object] | None = None,
-    ) -> tuple[int, bytes]:
-        """Status and body, of at most ``most`` bytes; ReadTimeout when it takes ``limit_s``.
-
-        An answer that drips, head or body, stays below every time-out of a single read, so a
-        clock shuts the connection down.
-        """
-        import httpx
-
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            if self._socket is not None:
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
-
-        def note_socket(event: str, info: Mapping[str, Any]) -> None:
-            if event == "connection.connect_tcp.complete":
-                self._socket = info["return_value"].get_extra_info("socket")
-
-        clock = threading.Timer(limit_s or threading.TIMEOUT_MAX, end)
-        clock.daemon = True
-        clock.start()
-        body = bytearray()
-        try:
-            with self._client.stream(
-                method,
-                path,
-                json=payload,
-                # Generation is one silent answer.
-                timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
-                extensions={"trace": note_socket},
-            ) as response:
-                for chunk in response.iter_raw():
-                    body += chunk
-                    if len(body) > most:
-                        answered = f"{path} with more than {most >> 20} MiB"
-                        raise StepError(f"{self._what} answered {answered}")
-        except httpx.TransportError:
-            if not late.is_set():
-                raise
-        finally:
-            clock.cancel()
-        # To a body without a length the end that the clock made looks like its own.
-        if late.is_set():
-            raise httpx.ReadTimeout(f"the answer took more than {limit_s:g} s")
-        return response.status_code, bytes(body)
-
-
-class ServerClient(ABC):
-    """What any server is asked, ours or somebody else's."""
-
-    @abstractmethod
-    def _ask(self, request: Callable[[Api], T]) -> T:
-        """The answer to ``request``; StepError where there is none."""
-
-    def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
-        """Token ids of ``text``; special tokens in it are parsed as such."""
-        payload = {"content": text, "add_special": add_special, "parse_special": True}
-        return tuple(self._ask(lambda api: api.post("/tokenize", payload, _Tokens)).tokens)
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens``."""
-        payload = {"tokens": list(tokens)}
-        return self._ask(lambda api: api.post("/detokenize", payload, _Content)).content
-
-    def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """``messages``, each its role and content, rendered by the model's own chat template."""
-        payload = {"messages": list(messages)}
-        return self._ask(lambda api: api.post("/apply-template", payload, _Prompt)).prompt
+        raise StepError(f"{self._name} answered {path} with something unusable: {why}")
 
 
 def parse_completion(answer: object) -> Completion:
@@ -358,12 +223,7 @@ def parse_completion(answer: object) -> Completion:
         text=found.content,
         # Mainline leaves them empty unless asked; ik has no such field.
         tokens=tuple(found.tokens) if found.tokens else None,
-        prompt_n=timings.prompt_n,
-        prompt_ms=timings.prompt_ms,
-        predicted_n=timings.predicted_n,
-        predicted_ms=timings.predicted_ms,
-        draft_n=drafted,
-        draft_n_accepted=accepted,
+        **timings.model_dump(exclude={"draft_by_depth"}),
         stop=stop if stop in _STOPS else "none",
         probabilities=tuple(
             TokenProbability.model_validate(entry)
@@ -378,9 +238,21 @@ def parse_completion(answer: object) -> Completion:
     )
 
 
+def stream_parts(chunks: Iterable[bytes]) -> list[StreamPart]:
+    """The events of a stream, each with the time at which its last byte came."""
+    parts: list[StreamPart] = []
+    rest = b""
+    for chunk in chunks:
+        at_s = time.perf_counter()
+        # Only these bytes end a line: a reply may hold other characters that end one elsewhere.
+        *lines, rest = (rest + chunk).split(b"\n")
+        parts += ((at_s, line.removeprefix(_EVENT)) for line in lines if line.startswith(_EVENT))
+    return parts
+
+
 def parse_stream(parts: Sequence[StreamPart]) -> Completion:
     """A streamed /completion, its parts together; ValueError saying what is wrong with one."""
-    answers = [_json(data) for _, data in parts]
+    answers = [parse_json(data) for _, data in parts]
     for answer in answers:
         if isinstance(answer, dict) and "error" in answer:
             raise ValueError(f"an error amid the stream: {error_text(answer, b'')}")
@@ -411,7 +283,8 @@ def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float
     return None
 
 
-def _json(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
+    """The JSON document that ``body`` is; None where it is none."""
     try:
         return strict_json.loads(body)
     except ValueError:

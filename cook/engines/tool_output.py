@@ -103,7 +103,7 @@ def parse_final_estimate(text: str) -> tuple[float, float] | None:
 
 def parse_chunks(text: str) -> int | None:
     """Number of the last ``[n]ppl,`` printed."""
-    return max((int(found[1]) for found in _CHUNK.finditer(text)), default=None)
+    return max((int(number) for number, _ in _CHUNK.findall(text)), default=None)
 
 
 def parse_planned_chunks(text: str) -> int | None:
@@ -156,7 +156,7 @@ def parse_divergence(stdout: str) -> dict[str, Any] | None:
 
 def parse_divergence_chunks(stdout: str) -> int | None:
     """Number of the last row of the ``--kl-divergence`` table."""
-    return max((int(found[1]) for found in _KLD_ROW.finditer(stdout)), default=None)
+    return max(map(int, _KLD_ROW.findall(stdout)), default=None)
 
 
 def progress_of(text: str, total: int | None) -> tuple[int, int | None] | None:

@@ -17,30 +17,21 @@ else is.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.engines import tool_output
-from cook.engines.base import (
-    DivergenceJob,
-    DivergenceResult,
-    Engine,
-    ImatrixJob,
-    ImatrixResult,
-    PerplexityJob,
-    PerplexityResult,
-    QuantizeJob,
-    QuantizeResult,
-)
-from cook.engines.process.outcome import Outcome, ProcessResult, failure
+from cook.engines.base import Engine, QuantizeJob, QuantizeResult, absolute
+from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError, StepError
 from cook.files import publish, temporary_beside
+from cook.formats.kld_base import read_base_header
 from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
@@ -59,7 +50,7 @@ def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> Quanti
     """
     check_job(engine, job)
     with temporary_beside(job.output) as partial:
-        command = engine.quantize_command(dataclasses.replace(job, output=partial))
+        command = engine.quantize_command(replace(job, output=partial))
         name = f"quantize-{job.output.stem}"
         result = _run(engine, supervisor, command, name, job.output).check()
         file, log = _verify(engine, job, partial, result)
@@ -166,25 +157,112 @@ def same_type(one: str, other: str) -> bool:
     return len({t.id for t in TYPES.values() if t.name in (one, other)}) == 1
 
 
+@dataclass(frozen=True)
+class TextJob:
+    """``model`` over the text of ``corpus``, in chunks of ``context`` tokens.
+
+    ``chunks`` None reads all of it; ``args`` are further words of the command.
+    """
+
+    model: Path
+    corpus: Path
+    context: int
+    chunks: int | None
+    threads: int
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImatrixResult:
+    """``chunks`` that were really evaluated; perplexity None where its line was lost."""
+
+    chunks: int
+    perplexity: float | None
+    perplexity_error: float | None
+    seconds: float
+    peak_rss_bytes: int
+    command: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PerplexityResult:
+    """``perplexity`` and its standard error; ``chunks`` evaluated."""
+
+    perplexity: float
+    error: float
+    chunks: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DivergenceResult:
+    """All in natural units: KLD in nats, ``same_top_percent`` and its error in percent.
+
+    ``perplexity_ratio_error`` is None where the model is so near its base that the engine's
+    variance cancels to less than nothing (it prints ``-nan``): the ratio is then 1 within 1e-4.
+    """
+
+    perplexity: float
+    perplexity_error: float
+    base_perplexity: float
+    perplexity_ratio: float
+    perplexity_ratio_error: float | None
+    mean_kld: float
+    mean_kld_error: float
+    max_kld: float
+    p99_kld: float
+    median_kld: float
+    same_top_percent: float
+    same_top_percent_error: float
+    rms_delta_p_percent: float
+    seconds: float
+    peak_rss_bytes: int
+    command: tuple[str, ...]
+
+
+def _command(engine: Engine, tool: str, job: TextJob, *words: str) -> tuple[str, ...]:
+    """The argv of a tool that reads the text of ``job``."""
+    return (
+        str(engine.tool(tool)),
+        *("-m", absolute(job.model), "-f", absolute(job.corpus)),
+        *("-c", str(job.context), "-t", str(job.threads)),
+        *(("--chunks", str(job.chunks)) if job.chunks is not None else ()),
+        *words,
+        *engine.text_flags(tool),
+        *job.args,
+    )
+
+
 _HEAP = re.compile(
     r"malloc assertion|(?:malloc|free|realloc|munmap_chunk)\w*\(\): |corrupted|double free"
 )
 
 
-def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult:
-    """Collect an imatrix into ``job.output``: GGUF on mainline, legacy .dat on ik.
+def imatrix(
+    engine: Engine,
+    job: TextJob,
+    output: Path,
+    supervisor: Supervisor,
+    *,
+    process_output: bool = False,
+) -> ImatrixResult:
+    """Collect activation statistics into ``output``: GGUF on mainline, legacy .dat on ik.
 
     ik's kernels are known to write where they may not here, which ends in a segmentation fault or
     in the C library's complaint about its heap: its retries run without them, with a warning.
     """
     _need(job.model, job.corpus)
+    more: tuple[str, ...] = ("--process-output",) if process_output else ()
+    # ik's has a flag of that name, which means another thing.
+    if engine.flavour is Flavour.LLAMA_CPP and engine.has_flag("imatrix", "--output-format"):
+        more += ("--output-format", "gguf")
     warnings: list[str] = []
-    with temporary_beside(job.output) as partial:
-        attempt = dataclasses.replace(job, output=partial)
+    with temporary_beside(output) as partial:
         for extra in ((), *engine.imatrix_retries()):
-            tried = dataclasses.replace(attempt, args=(*job.args, *extra))
-            command = engine.imatrix_command(tried)
-            result = _run(engine, supervisor, command, f"imatrix-{job.model.stem}", job.output)
+            tried = replace(job, args=(*job.args, *extra))
+            command = _command(engine, "imatrix", tried, "-o", absolute(partial), *more)
+            result = _run(engine, supervisor, command, f"imatrix-{job.model.stem}", output)
             if not _overran(result):
                 break
             ended = "hung" if result.outcome is Outcome.STALLED else "crashed"
@@ -193,23 +271,23 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
         if not partial.is_file() or partial.stat().st_size < 16:
             raise _silent(result, "it wrote no imatrix")
         chunks = _imatrix_chunks(engine, partial, result)
+        planned = tool_output.parse_planned_chunks(err)
         if engine.flavour is Flavour.IK_LLAMA_CPP:
             # ik's trailer counts differently (8 for 4 chunks), and its log is complete; of
             # mainline's log the last lines may be lost, so there the file's own count holds.
-            chunks = tool_output.parse_chunks(out) or tool_output.parse_planned_chunks(err) or 0
+            chunks = tool_output.parse_chunks(out) or planned or 0
         perplexity, error = (
             tool_output.parse_final_estimate(out)
             or tool_output.parse_final_estimate(err)
             or (None, None)
         )
-        planned = tool_output.parse_planned_chunks(err)
         if planned is not None and chunks == planned - 1 and perplexity is not None:
             # Mainline counts tokens: a last batch of three chunks is cut into pieces of 510, and
             # the 6 that are left are too few for it to collect (below 16, llama-imatrix).
             chunks = planned
         if chunks < (planned or 1):
             raise _silent(result, f"it computed {chunks} of {planned or 'the'} chunks")
-        publish(partial, job.output)
+        publish(partial, output)
     if warnings:
         warnings.append(f"it was collected with {' '.join(extra)}")
     if job.chunks is not None and chunks < job.chunks:
@@ -220,7 +298,7 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
         perplexity_error=error,
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
-        command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
+        command=_command(engine, "imatrix", tried, "-o", absolute(output), *more),
         warnings=(*warnings, *tool_output.parse_imatrix_warnings(err)),
     )
 
@@ -254,17 +332,21 @@ def _imatrix_chunks(engine: Engine, path: Path, result: ProcessResult) -> int:
     return imatrix.chunk_count
 
 
-def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:
-    """Perplexity over ``job.corpus``; the base-logits file too where ``job.save_base`` is set."""
-    from cook.formats.kld_base import read_base_header
-
+def perplexity(
+    engine: Engine, job: TextJob, supervisor: Supervisor, save_base: Path | None = None
+) -> PerplexityResult:
+    """Perplexity over the text of ``job``; with ``save_base`` its logits are written there, too."""
     _need(job.model, job.corpus)
-    keep = temporary_beside(job.save_base) if job.save_base else contextlib.nullcontext()
+
+    def command(base: Path | None) -> tuple[str, ...]:
+        words = ("--kl-divergence-base", absolute(base)) if base is not None else ()
+        return _command(engine, "perplexity", job, *words)
+
+    keep = temporary_beside(save_base) if save_base else contextlib.nullcontext()
     with keep as partial:
-        command = engine.perplexity_command(dataclasses.replace(job, save_base=partial))
         name = f"perplexity-{job.model.stem}"
         last_line = "Final estimate: PPL"
-        result = _run(engine, supervisor, command, name, job.save_base, last_line)
+        result = _run(engine, supervisor, command(partial), name, save_base, last_line)
         err, out = _output(result.check())
         estimate = tool_output.parse_final_estimate(err) or tool_output.parse_final_estimate(out)
         chunks, planned = tool_output.parse_chunks(out), tool_output.parse_planned_chunks(err)
@@ -272,7 +354,7 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
             raise _silent(result, "its final estimate is missing")
         if chunks is None or (planned is not None and chunks != planned):
             raise _silent(result, f"it computed {chunks or 0} of {planned or '?'} chunks")
-        if job.save_base is not None and partial is not None:
+        if save_base is not None and partial is not None:
             try:
                 base = read_base_header(partial)
             except CookError as error:
@@ -280,15 +362,8 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
             if not base.complete or base.chunks != chunks:
                 size = f"{base.file_bytes} of {base.expected_bytes} bytes"
                 raise _silent(result, f"the base file has {size}")
-            publish(partial, job.save_base)
-    return PerplexityResult(
-        perplexity=estimate[0],
-        error=estimate[1],
-        chunks=chunks,
-        seconds=result.seconds,
-        peak_rss_bytes=result.peak_rss_bytes,
-        command=engine.perplexity_command(job),
-    )
+            publish(partial, save_base)
+    return PerplexityResult(*estimate, chunks, command(save_base))
 
 
 _BROKEN_BASE = re.compile(
@@ -297,31 +372,39 @@ _BROKEN_BASE = re.compile(
 )
 
 
-def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> DivergenceResult:
-    """Compare ``job.model`` with the logits in ``job.base``.
+def divergence(
+    engine: Engine,
+    model: Path,
+    base: Path,
+    supervisor: Supervisor,
+    *,
+    threads: int,
+    args: tuple[str, ...] = (),
+) -> DivergenceResult:
+    """Compare ``model`` with the logits in ``base``, over the same text in the same chunks.
 
     The engine goes on after a vocabulary mismatch and after a short base file; cook does not.
     """
-    from cook.formats.kld_base import read_base_header
-
-    _need(job.model)
-    base = read_base_header(job.base)
-    if not base.complete:
-        size = f"{base.file_bytes} of {base.expected_bytes} bytes"
-        raise InputError(f"{job.base} is incomplete: {size}", hint="make it again")
-    if base.context != job.context:
-        raise InputError(f"{job.base} was made with context {base.context}, not {job.context}")
-    command = engine.divergence_command(job)
-    name = f"divergence-{job.model.stem}"
-    result = _run(engine, supervisor, command, name, None, "Same top p:")
+    _need(model)
+    known = read_base_header(base)
+    if not known.complete:
+        size = f"{known.file_bytes} of {known.expected_bytes} bytes"
+        raise InputError(f"{base} is incomplete: {size}", hint="make it again")
+    command = (
+        str(engine.tool("perplexity")),
+        *("-m", absolute(model), "--kl-divergence-base", absolute(base)),
+        *("--kl-divergence", "-c", str(known.context), "-t", str(threads)),
+        *engine.text_flags("perplexity"),
+        *args,
+    )
+    result = _run(engine, supervisor, command, f"divergence-{model.stem}", None, "Same top p:")
     _, out = _output(result.check())
     values = tool_output.parse_divergence(out)
     chunks = tool_output.parse_divergence_chunks(out)
     if values is None:
-        why = "its statistics are missing or not finite (they need 100 tokens)"
-        raise _silent(result, why)
-    if chunks != base.chunks:
-        raise _silent(result, f"it compared {chunks or 0} of {base.chunks} chunks")
+        raise _silent(result, "its statistics are missing or not finite (they need 100 tokens)")
+    if chunks != known.chunks:
+        raise _silent(result, f"it compared {chunks or 0} of {known.chunks} chunks")
     return DivergenceResult(
         **values,
         seconds=result.seconds,
@@ -343,9 +426,10 @@ def _run(
 ) -> ProcessResult:
     """Run; again, where mainline exited 0 without its ``last_line`` and without a complaint."""
     writes = (out.parent,) if out is not None else ()
+    env = engine.environment()
     for _ in range(_ATTEMPTS if last_line and engine.flavour is Flavour.LLAMA_CPP else 1):
-        meter = Meter(supervisor)
-        result = engine.run(supervisor, command, name, writes=writes, on_output=meter)
+        spec = ProcessSpec(command, name, env, writes=writes, on_output=Meter(supervisor))
+        result = supervisor.run(spec)
         text = result.stderr_tail + "\n" + result.stdout_tail
         complaint = tool_output.not_finite(text) or _TOO_SHORT.search(text)
         complaint = complaint or _BROKEN_BASE.search(text)

@@ -14,8 +14,7 @@ from cook.documents.tree import Keys
 from cook.engines.base import Engine, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
-from cook.engines.worker.flags import of_the_server
-from cook.engines.worker.loading import model_load
+from cook.engines.worker.loading import model_load, of_the_server
 from cook.errors import InputError, PrerequisiteError, Problem
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import by_name

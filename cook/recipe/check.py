@@ -102,7 +102,7 @@ def recipe_problems(
             loaded,
             model=model,
             flavour=flavour,
-            capabilities=engine.capabilities if engine is not None else None,
+            facts=engine.facts if engine is not None else None,
             engine_name=engine.name if engine is not None else None,
             imatrix=imatrix,
         ),

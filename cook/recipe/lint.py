@@ -32,7 +32,8 @@ from cook.recipe.rules import ModelTensors, Quant, Resolution, Rule, some
 from cook.recipe.text_overlap import compare_texts
 
 if TYPE_CHECKING:
-    from cook.engines.base import Capabilities, Engine
+    from cook.engines.base import Engine
+    from cook.engines.facts import Facts
     from cook.formats.imatrix_file import Imatrix
     from cook.recipe.schema import Recipe
 
@@ -258,7 +259,7 @@ class _At:
 
     flavour: str
     name: str
-    capabilities: Capabilities | None
+    facts: Facts | None
 
 
 def lint(
@@ -267,7 +268,7 @@ def lint(
     *,
     model: ModelTensors | None = None,
     flavour: str | None = None,
-    capabilities: Capabilities | None = None,
+    facts: Facts | None = None,
     engine_name: str | None = None,
     imatrix: Imatrix | None = None,
     check_files: bool = True,
@@ -275,7 +276,7 @@ def lint(
 ) -> tuple[Problem, ...]:
     """All findings, sorted by place; ``severity`` tells errors from warnings.
 
-    ``recipe`` is the loaded one with changes (``--demo``). ``flavour``, ``capabilities`` and
+    ``recipe`` is the loaded one with changes (``--demo``). ``flavour``, ``facts`` and
     ``engine_name`` describe the engine at hand; without them types are checked against what is
     known of the flavour that the recipe asks for. ``imatrix`` is a ready one, read. ``strict``
     makes warnings errors. Findings of kind "prerequisite" mean another engine, not another
@@ -285,14 +286,14 @@ def lint(
     found: list[Problem] = []
     if check_files:
         found += file_problems(loaded, recipe)
-    engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
+    engine = _At(flavour, engine_name or flavour, facts) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
         found += flag_problems(
             recipe,
             loaded.locations,
             engine.flavour,
-            capabilities,
+            facts,
             engine.name,
             unsafe=loaded.unsafe_args,
         )
@@ -406,7 +407,7 @@ def lacks_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
     from cook.formats.quant_types import ftype_by_name
 
-    at = _At(engine.flavour, engine.name, engine.capabilities)
+    at = _At(engine.flavour, engine.name, engine.facts)
     base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
     found = lacks_of([rule.type for rule in quant.rules], engine)
     return tuple(dict.fromkeys((*((quant.ftype,) if base else ()), *found)))
@@ -416,19 +417,18 @@ def lacks_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
     from cook.formats.quant_types import by_name
 
-    at = _At(engine.flavour, engine.name, engine.capabilities)
+    at = _At(engine.flavour, engine.name, engine.facts)
     return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
 
 
 def _lacks(name: str, engines: frozenset[str], engine: _At, *, base: bool = False) -> bool:
-    have = engine.capabilities
     if engine.flavour not in engines:
         return True
-    if have is None:
+    if engine.facts is None:
         return False
     if base:
-        return name.upper() not in {f.upper() for f in have.ftypes}
-    return name not in have.quant_types
+        return name.upper() not in {f.upper() for f in engine.facts.ftypes}
+    return name not in engine.facts.types
 
 
 def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:

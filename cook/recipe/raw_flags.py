@@ -24,7 +24,7 @@ from cook.errors import Problem
 from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
-    from cook.engines.base import Capabilities
+    from cook.engines.facts import Facts
     from cook.recipe.schema import Recipe
 
 Path = tuple[str, ...]
@@ -60,7 +60,7 @@ def flag_problems(
     recipe: Recipe,
     locations: Locations,
     flavour: str,
-    capabilities: Capabilities | None,
+    facts: Facts | None,
     engine_name: str,
     *,
     unsafe: bool,
@@ -71,8 +71,8 @@ def flag_problems(
         if not isinstance(words, tuple) or not words:
             continue
         offered: Collection[str] | None = None
-        if capabilities is not None:
-            offered = capabilities.flags.get(tool) or capabilities.flags.get("server", ())
+        if facts is not None:
+            offered = facts.flags.get(tool) or facts.flags.get("server", ())
         reading = read_flags(words, [Flavour(flavour)], offered, f"llama-{tool} of {engine_name}")
         yield from _problems(reading, words, locations, place, unsafe=unsafe)
         if unsafe and (passed := [r for r in reading.refusals if not r.ours]):

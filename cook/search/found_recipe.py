@@ -81,7 +81,7 @@ def base_type(types: Mapping[str, str], space: Space, engine: Engine) -> str:
             weights[types[tensor.name]] = weights.get(types[tensor.name], 0) + tensor.elements
     for type_name in sorted(weights, key=lambda t: -weights[t]):
         own = type_name.upper()
-        for name in sorted(engine.capabilities.ftypes, key=lambda n: (n != own, len(n), n)):
+        for name in sorted(engine.facts.ftypes, key=lambda n: (n != own, len(n), n)):
             base = ftype_by_name(name)
             if base.default == type_name and Flavour(engine.flavour) not in base.imatrix:
                 return base.name

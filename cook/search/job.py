@@ -116,7 +116,7 @@ class SearchJob:
     @cached_property
     def space(self) -> Space:
         """Of the types asked for, or the engine's ladder, and those of the recipe's quants."""
-        flavour, has = self.layout.engine.flavour, self.layout.engine.capabilities.quant_types
+        flavour, has = self.layout.engine.flavour, self.layout.engine.facts.types
         asked = [by_name(t).name for t in self.request.types]
         if missing := [t for t in asked if t not in has]:
             raise InputError(f"{self.layout.engine.name} has no {', '.join(missing)}")
@@ -164,7 +164,7 @@ class SearchJob:
         """The engine's own mixtures, those that it would make with the imatrix that there is."""
         engine, deployed = self.layout.engine, self.deployed
         covered = deployed.imatrix is not None
-        for name in sorted(engine.capabilities.ftypes):
+        for name in sorted(engine.facts.ftypes):
             base = ftype_by_name(name)
             if base.default in ("f32", "f16", "bf16") or name == "COPY":
                 continue

@@ -88,5 +88,5 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
 
 def corpus_args(engine: Engine) -> tuple[str, ...]:
     """Flags of ``llama-imatrix`` for such a text: special tokens are parsed where it can."""
-    known = _PARSE_SPECIAL in engine.capabilities.flags.get("imatrix", frozenset())
+    known = _PARSE_SPECIAL in engine.facts.flags.get("imatrix", ())
     return (_PARSE_SPECIAL,) if known else ()

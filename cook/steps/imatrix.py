@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from cook.engines import tool_runs
-from cook.engines.base import Engine, ImatrixJob
+from cook.engines.base import Engine
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import absent_entries, coverage, read_imatrix, with_experts
@@ -113,17 +113,17 @@ class ImatrixStep(Step[ImatrixOutcome]):
     def _collect(self, bench: Workbench, chunks: int | None) -> ImatrixOutcome:
         output = bench.directory / self.file_name
         output.unlink(missing_ok=True)
-        job = ImatrixJob(
+        job = tool_runs.TextJob(
             model=self.model.path,
             corpus=bench.file(self.corpus, CORPUS_FILE),
-            output=output,
             context=self.context,
             chunks=chunks,
             threads=bench.threads,
-            process_output=self.process_output,
             args=self.args,
         )
-        result = tool_runs.imatrix(self.engine, job, bench.supervisor)
+        result = tool_runs.imatrix(
+            self.engine, job, output, bench.supervisor, process_output=self.process_output
+        )
         tensors = read_gguf(self.model.path).tensors
         matrix = with_experts(read_imatrix(output), tensors)
         flavour = self.engine.flavour

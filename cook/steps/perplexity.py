@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cook.engines import tool_runs
-from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
+from cook.engines.base import Engine
 from cook.formats.kld_base import base_bytes
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
@@ -30,7 +30,7 @@ class Evaluation:
     chunks: int
     context: int
     command: tuple[str, ...]
-    divergence: DivergenceResult | None = None
+    divergence: tool_runs.DivergenceResult | None = None
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class PerplexityStep(Step[Evaluation]):
         return base_bytes(self.context, self.vocabulary_size, self.chunks)
 
     def run(self, bench: Workbench) -> Evaluation:
-        job = PerplexityJob(
+        job = tool_runs.TextJob(
             model=model_path(bench, self.model),
             corpus=self.corpus.path,
             context=self.context,
             chunks=self.chunks,
             threads=bench.threads,
-            save_base=bench.directory / BASE_FILE if self.vocabulary_size else None,
             args=self.args,
         )
-        result = tool_runs.perplexity(self.engine, job, bench.supervisor)
+        base = bench.directory / BASE_FILE if self.vocabulary_size else None
+        result = tool_runs.perplexity(self.engine, job, bench.supervisor, base)
         return Evaluation(
             result.perplexity, result.error, result.chunks, self.context, result.command
         )
@@ -117,14 +117,14 @@ class DivergenceStep(Step[Evaluation]):
         return text_cost(self.model, self.base.corpus, self.base.context, self.base.chunks)
 
     def run(self, bench: Workbench) -> Evaluation:
-        job = DivergenceJob(
-            model=model_path(bench, self.model),
-            base=bench.file(self.base, BASE_FILE),
-            context=self.base.context,
+        result = tool_runs.divergence(
+            self.engine,
+            model_path(bench, self.model),
+            bench.file(self.base, BASE_FILE),
+            bench.supervisor,
             threads=bench.threads,
             args=self.args,
         )
-        result = tool_runs.divergence(self.engine, job, bench.supervisor)
         base = decode(self.base, bench.artifact(self.base))
         return Evaluation(
             perplexity=result.perplexity,

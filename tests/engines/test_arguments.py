@@ -189,21 +189,15 @@ def test_ik_overrides_that_the_draft_cannot_be_kept_from(
     assert "cpu_moe" in str(caught.value.hint)
 
 
-def test_ik_versions_with_flags_of_the_draft_s_own(
+def test_ik_without_draft_params_cannot_say_what_is_the_draft_s(
     command: Callable[..., str], standin_facts: Any
 ) -> None:
     flags = standin_facts("ik_llama.cpp").flags
-    newer = {**flags, "server": (*flags["server"], "-otd", "-ncmoed")}
-    args = ModelArgs(override_tensor=("x=CPU",), n_cpu_moe=2, threads=3)
-    text = command("ik_llama.cpp", args, flags=newer)
-    assert "-otd x=CPU -ncmoed 2" in text
-    assert text.endswith("--draft-params -t 3")
     gone = ("--draft-params", "-draft")
     older = {**flags, "server": tuple(f for f in flags["server"] if f not in gone)}
-    assert command("ik_llama.cpp", ModelArgs(threads=3), flags=older).endswith("--threads-draft 3")
-    for field, args in (("batch", ModelArgs(batch=8)), ("ubatch", ModelArgs(ubatch=8))):
-        with pytest.raises(InputError, match=f"{field} cannot be set: this build has no --draft"):
-            command("ik_llama.cpp", args, flags=older)
+    assert command("ik_llama.cpp", NONE, flags=older)
+    with pytest.raises(PrerequisiteError, match="has no --draft-params"):
+        command("ik_llama.cpp", ModelArgs(threads=3), flags=older)
 
 
 def test_older_names_of_mainline(command: Callable[..., str], standin_facts: Any) -> None:
@@ -379,3 +373,19 @@ def test_slots_share_out_the_context_and_ik_drafts_with_one(
     else:
         with pytest.raises(InputError, match="one slot only"):
             engine.server_command(drafting, 1, None)
+
+
+def test_an_engine_that_may_not_use_every_core_gets_its_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, standin_engine: Make
+) -> None:
+    import cook.engines.arguments
+    import cook.engines.base
+
+    engine = standin_engine("silent", "server")
+    monkeypatch.setattr(cook.engines.base, "default_threads", lambda: 8)
+    monkeypatch.setattr(cook.engines.arguments, "engine_threads", lambda: 8)
+    job = ServerJob(tmp_path / "t.gguf", ModelArgs(), 512)
+    assert "--threads" not in engine.server_command(job, 1, None)
+    monkeypatch.setattr(cook.engines.base, "default_threads", lambda: 3)
+    words = engine.server_command(job, 1, None)
+    assert words[words.index("--threads") + 1] == "3"

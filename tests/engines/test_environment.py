@@ -50,3 +50,6 @@ def test_no_variable_of_the_engines_reaches_a_program(
     seen = json.loads(result.stdout.read_text())
     assert [name for name, value in seen.items() if hostile in value] == []
     assert seen["CUDA_VISIBLE_DEVICES"] == seen["GGML_CUDA_DISABLE_GRAPHS"] == "1"
+    assert seen["GGML_NO_BACKTRACE"] == "1"
+    assert seen["HOME"] == seen["XDG_CONFIG_HOME"]
+    assert list(Path(seen["HOME"]).iterdir()) == []

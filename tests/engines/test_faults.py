@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 
 from cook.engines import tool_runs
-from cook.engines.base import (
-    DivergenceJob,
-    ImatrixJob,
-    PerplexityJob,
-    QuantizeJob,
-    TypeRule,
-)
+from cook.engines.base import QuantizeJob, TypeRule
 from cook.engines.process import supervisor as supervising
 from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_runs import TextJob
 from cook.errors import CookError, PrerequisiteError, StepError
 
 Make = Callable[..., Any]
@@ -29,8 +24,6 @@ ANY_TOOL = {
     "segfault": r"crashed with SIGSEGV",
     "abort": r"crashed with SIGABRT.*GGML_ASSERT\(result == nrows \* row_size\) failed",
     "terminate": r"crashed with SIGABRT.*std::length_error.*_M_default_append",
-    "sigfpe": r"crashed with SIGFPE",
-    "sigbus": r"crashed with SIGBUS",
     "killed": r"crashed with SIGKILL",
     "silent": r"exited 0 but did not do its work",
     "error_without_text": r"failed with exit status 1.*printed nothing",
@@ -115,10 +108,9 @@ def test_perplexity_faults(
 ) -> None:
     engine = standin_engine(fault, "perplexity")
     base = tmp_path / "made" / "base.bin"
+    job = TextJob(tiny_model, tiny_corpus, 128, 4, 1)
     with pytest.raises(StepError) as caught:
-        tool_runs.perplexity(
-            engine, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor
-        )
+        tool_runs.perplexity(engine, job, supervisor, base)
     known = {
         "nan": r"not finite: .*negative standard deviation",
         "too_short": "need at least 256",
@@ -138,10 +130,9 @@ def test_imatrix_faults(
 ) -> None:
     engine = standin_engine(fault, "imatrix")
     output = tmp_path / "made" / "imatrix.gguf"
+    job = TextJob(tiny_model, tiny_corpus, 128, 4, 1)
     with pytest.raises(StepError) as caught:
-        tool_runs.imatrix(
-            engine, ImatrixJob(tiny_model, tiny_corpus, output, 128, 4, 1), supervisor
-        )
+        tool_runs.imatrix(engine, job, output, supervisor)
     check(caught.value, (ANY_TOOL | {"nan": r"not finite"})[fault])
     assert list(output.parent.iterdir()) == []
 
@@ -156,7 +147,7 @@ def test_perplexity_of_too_few_chunks(
 ) -> None:
     engine = standin_engine("few_chunks", "perplexity", real=bundled.facts.bin_dir)
     with pytest.raises(StepError, match="3 of 4 chunks"):
-        tool_runs.perplexity(engine, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
+        tool_runs.perplexity(engine, TextJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
 
 
 @pytest.mark.engine
@@ -175,12 +166,10 @@ def test_divergence_lies(
     tmp_path: Path,
 ) -> None:
     base = tmp_path / "base.bin"
-    tool_runs.perplexity(
-        bundled, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor
-    )
+    tool_runs.perplexity(bundled, TextJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor, base)
     engine = standin_engine(fault, "perplexity", "--kl-divergence", real=bundled.facts.bin_dir)
     with pytest.raises(StepError, match=message):
-        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
+        tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +230,7 @@ def test_ik_imatrix_is_retried_without_flash_attention(
     engine = standin_engine(
         "segfault_unless_no_fa", "imatrix", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
     )
-    job = ImatrixJob(tiny_model, tiny_corpus, tmp_path / "imatrix.dat", 128, 2, 1)
-    result = tool_runs.imatrix(engine, job, supervisor)
+    job = TextJob(tiny_model, tiny_corpus, 128, 2, 1)
+    result = tool_runs.imatrix(engine, job, tmp_path / "imatrix.dat", supervisor)
     assert any("crashed" in warning for warning in result.warnings)
     assert "-no-fa" in result.command

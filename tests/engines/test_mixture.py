@@ -15,8 +15,6 @@ import pytest
 
 from cook.engines.base import Engine, QuantizeJob
 from cook.engines.mixture import mixture_types
-from cook.engines.process.outcome import ProcessResult, ProcessSpec
-from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_quantize_log
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat
@@ -50,14 +48,11 @@ def engine(tmp_path: Path, calls: Path) -> Any:
         extra = ("--imatrix", str(job.imatrix)) if job.imatrix else ()
         return (str(tool), *extra, str(job.source), str(job.output), job.ftype)
 
-    def run(supervisor: Supervisor, argv: tuple[str, ...], name: str, **_: object) -> ProcessResult:
-        return supervisor.run(ProcessSpec(argv, name, {"PATH": os.environ["PATH"]}))
-
     return SimpleNamespace(
         flavour=Flavour.LLAMA_CPP,
         identity=SimpleNamespace(digest="d"),
         quantize_command=command,
-        run=run,
+        environment=lambda: {"PATH": os.environ["PATH"]},
     )
 
 
@@ -96,7 +91,7 @@ def test_few_rows_get_the_types_of_the_whole_model(
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     source = demo_dir() / "draft-f16.gguf"
     imatrix = Path("/not/made/yet") if has_imatrix else None
-    bases = [b for b in sorted(ik_engine.capabilities.ftypes) if b not in ("COPY", "F16", "F32")]
+    bases = [b for b in sorted(ik_engine.facts.ftypes) if b not in ("COPY", "F16", "F32")]
     assert len(bases) > 60
     for base in bases:
         one = replace(job(imatrix, base), source=source)

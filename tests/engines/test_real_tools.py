@@ -12,15 +12,9 @@ from typing import Any
 import pytest
 
 from cook.engines import tool_runs
-from cook.engines.base import (
-    DivergenceJob,
-    ImatrixJob,
-    PerplexityJob,
-    QuantizeJob,
-    TypeRule,
-)
+from cook.engines.base import QuantizeJob, TypeRule
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.tool_runs import compare, same_type
+from cook.engines.tool_runs import TextJob, compare, same_type
 from cook.errors import InputError, StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import read_imatrix
@@ -136,19 +130,16 @@ def test_measures(
 ) -> None:
     ik = engine.flavour == "ik_llama.cpp"
     output = tmp_path / ("imatrix.dat" if ik else "imatrix.gguf")
-    imatrix = tool_runs.imatrix(
-        engine, ImatrixJob(tiny_model, tiny_corpus, output, 128, 3, 1), supervisor
-    )
+    text = TextJob(tiny_model, tiny_corpus, 128, 3, 1)
+    imatrix = tool_runs.imatrix(engine, text, output, supervisor)
     assert imatrix.chunks == 3
     assert len(read_imatrix(output).entries) == 14
     base = tmp_path / "base.bin"
-    source = tool_runs.perplexity(
-        engine, PerplexityJob(tiny_model, tiny_corpus, 128, 3, 1, save_base=base), supervisor
-    )
+    source = tool_runs.perplexity(engine, text, supervisor, base)
     assert source.chunks == 3
     assert source.perplexity > 1
     assert source.error > 0
-    same = tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
+    same = tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
     assert same.same_top_percent > 95
     assert same.mean_kld < 1e-3
     job = QuantizeJob(
@@ -156,14 +147,12 @@ def test_measures(
     )
     quantized = tool_runs.quantize(engine, job, supervisor)
     assert "--imatrix" in quantized.command
-    worse = tool_runs.divergence(engine, DivergenceJob(job.output, base, 128, 1), supervisor)
+    worse = tool_runs.divergence(engine, job.output, base, supervisor, threads=1)
     assert worse.mean_kld > 10 * max(same.mean_kld, 1e-6)
     assert worse.base_perplexity == pytest.approx(source.perplexity, rel=0.2)
-    with pytest.raises(InputError, match="context 128, not 256"):
-        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 256, 1), supervisor)
     base.write_bytes(base.read_bytes()[:-10])
     with pytest.raises(InputError, match="incomplete"):
-        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
+        tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
 
 
 def test_a_corpus_that_is_too_short(
@@ -171,12 +160,11 @@ def test_a_corpus_that_is_too_short(
 ) -> None:
     corpus = tmp_path / "short.txt"
     corpus.write_text("a few words\n")
+    job = TextJob(tiny_model, corpus, 128, None, 1)
     with pytest.raises(StepError):
-        tool_runs.perplexity(engine, PerplexityJob(tiny_model, corpus, 128, None, 1), supervisor)
+        tool_runs.perplexity(engine, job, supervisor)
     with pytest.raises(StepError):
-        tool_runs.imatrix(
-            engine, ImatrixJob(tiny_model, corpus, tmp_path / "x", 128, None, 1), supervisor
-        )
+        tool_runs.imatrix(engine, job, tmp_path / "x", supervisor)
 
 
 @pytest.mark.ik
@@ -186,10 +174,8 @@ def test_an_imatrix_of_three_chunks_is_whole(
 ) -> None:
     """Three chunks a batch are cut into 510 tokens, and mainline leaves the last 6 out."""
     demo = demo_dir()
-    job = ImatrixJob(
-        demo / "draft-f16.gguf", demo / "data/calibration.txt", tmp_path / "i.gguf", 512, 3, 1
-    )
-    assert tool_runs.imatrix(bundled, job, supervisor).chunks == 3
+    job = TextJob(demo / "draft-f16.gguf", demo / "data/calibration.txt", 512, 3, 1)
+    assert tool_runs.imatrix(bundled, job, tmp_path / "i.gguf", supervisor).chunks == 3
 
 
 def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
@@ -261,10 +247,9 @@ def test_an_imatrix_run_that_overruns_is_tried_without_fused_kernels(
     )
     facts = dataclasses.replace(engine.facts, flags=ik_engine.facts.flags)
     demo = demo_dir()
-    job = ImatrixJob(
-        demo / "draft-f16.gguf", demo / "data" / "calibration.txt", tmp_path / "i.dat", 512, 2, 1
-    )
-    result = tool_runs.imatrix(type(engine)(engine.name, facts), job, supervisor)
+    job = TextJob(demo / "draft-f16.gguf", demo / "data" / "calibration.txt", 512, 2, 1)
+    output = tmp_path / "i.dat"
+    result = tool_runs.imatrix(type(engine)(engine.name, facts), job, output, supervisor)
     assert result.chunks == 2
     assert result.warnings[:3] == (
         "llama-imatrix crashed with its defaults",
@@ -272,4 +257,4 @@ def test_an_imatrix_run_that_overruns_is_tried_without_fused_kernels(
         "it was collected with --no-fused-moe --no-fused-up-gate",
     )
     assert result.command[-2:] == ("--no-fused-moe", "--no-fused-up-gate")
-    assert read_imatrix(job.output).entries
+    assert read_imatrix(output).entries

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.server_api import Api, StreamPart, parse_stream
+from cook.engines.remote import Remote
+from cook.engines.server_api import StreamPart, parse_stream, stream_parts
 from cook.errors import StepError
-from tests.attacks.servers import Raw, liar
 
 FIRST_S = 100.0
 """When the first token was there."""
@@ -81,37 +79,23 @@ def test_what_does_not_show_it_is_not_guessed() -> None:
     assert parse_stream(events).late_reading_ms is None, "one cycle has no other to compare with"
 
 
-def served(body: bytes, piece: int) -> Raw:
-    """``body`` in pieces of so many bytes, each by itself."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        for start in range(0, len(body), piece):
-            handler.wfile.write(body[start : start + piece])
-            handler.wfile.flush()
-            time.sleep(0.001)
-
-    return Raw(answer)
+def in_pieces(body: bytes, size: int) -> list[StreamPart]:
+    return stream_parts(body[start : start + size] for start in range(0, len(body), size))
 
 
 def test_a_stream_is_read_as_it_comes() -> None:
     body = stream(*(json.loads(text) for _, text in replied(500.0, [1, 2, 0], 50.0)))
-    with liar({"/completion": served(body, 40)}) as server:
-        api = Api(server.url, None, server.url)
-        found = api.stream({"prompt": "x"})
+    for size in (1, 40, 1 << 20):
+        found = parse_stream(in_pieces(body, size))
         assert found.text == "abcbbcc"
         assert found.predicted_n == 7
-        api.close()
 
 
 def test_a_reply_may_hold_any_end_of_a_line() -> None:
     text = "a\u2028b\x85c\x1cd\re"
     part = json.dumps({"content": text, "stop": False}, ensure_ascii=False).encode()
     body = b"data: " + part + b"\n\n" + stream(final(2, 10.0, None, None))
-    with liar({"/completion": served(body, 7)}) as server:
-        api = Api(server.url, None, server.url)
-        assert api.stream({"prompt": "x"}).text == text
-        api.close()
+    assert parse_stream(in_pieces(body, 7)).text == text
 
 
 @pytest.mark.parametrize(
@@ -128,8 +112,5 @@ def test_a_reply_may_hold_any_end_of_a_line() -> None:
     ],
 )
 def test_a_broken_stream_says_what_is_wrong(body: bytes, why: str) -> None:
-    with liar({"/completion": served(body, 1 << 20)}) as server:
-        api = Api(server.url, None, server.url)
-        with pytest.raises(StepError, match=why):
-            api.stream({"prompt": "x"})
-        api.close()
+    with Remote("http://127.0.0.1:9") as server, pytest.raises(StepError, match=why):
+        server._parsed("/completion", parse_stream, in_pieces(body, 1 << 20))

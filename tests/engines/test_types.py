@@ -35,7 +35,7 @@ def flat_imatrix(file: GgufFile) -> Imatrix:
 
 def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
     """Quantizes a matrix to every type, all in one run; the names that were checked."""
-    names = sorted(t for t in engine.capabilities.quant_types if by_name(t).quantizable)
+    names = sorted(t for t in engine.facts.types if by_name(t).quantizable)
     layers = -(-len(names) // PER_LAYER)
     # Rows of 256 or 512, and as many of them: every block and every interleaving divides.
     source = make_tiny_model(folder / "tiny.gguf", layers=layers)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.demo.unpack import SHIPPED
-from cook.engines.process.supervisor import Supervisor
+from cook.engines.process.supervisor import ask
 from cook.errors import InputError
 from cook.files import SHARED_BLOCK, shares_blocks
 from cook.formats.gguf import GgufFile, MetadataArray, ValueType, read_gguf
@@ -198,7 +198,7 @@ def by_tool(engine: Any, source: Path, reduction: Reduction, folder: Path) -> Gg
     output = folder / "theirs.gguf"
     flags = reduction.flags(read_gguf(source).architecture)
     argv = (str(engine.tool("quantize")), *flags, str(source), str(output), "COPY", "1")
-    result = engine.run(Supervisor(folder / "logs"), argv, "copy")
+    result = ask(*argv, env=engine.environment())
     assert result.returncode == 0, result.stderr_tail
     return read_gguf(output)
 
@@ -254,7 +254,7 @@ def test_without_its_dense_layer_a_model_loads_only_as_cook_writes_it(
     for file in (mine, theirs):
         argv = ("-m", str(file.path), "-f", str(text), "-c", "128", "--chunks", "1", "-t", "1")
         tool = str(bundled.tool("perplexity"))
-        result = bundled.run(Supervisor(tmp_path / "logs"), (tool, *argv), file.path.stem)
+        result = ask(tool, *argv, env=bundled.environment())
         ends.append(result.returncode == 0)
     assert ends == [True, False]
 
@@ -274,6 +274,6 @@ def test_experts_are_those_of_the_tool_of_ik(ik_engine: Any, tmp_path: Path) -> 
     for file in (mine, theirs):
         argv = ("-m", str(file.path), "-f", str(text), "-c", "128", "--chunks", "1", "-t", "1")
         tool = str(ik_engine.tool("perplexity"))
-        result = ik_engine.run(Supervisor(tmp_path / "logs"), (tool, *argv), file.path.stem)
+        result = ask(tool, *argv, env=ik_engine.environment())
         ends.append(result.returncode == 0)
     assert ends == [True, False]

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from cook.engines.base import Capabilities, EngineIdentity, ModelArgs, ServerJob
+from cook.engines.base import EngineIdentity, ModelArgs, ServerJob
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -57,8 +58,8 @@ class FakeEngine:
         )
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(frozenset(), frozenset(), {})
+    def facts(self) -> Any:
+        return SimpleNamespace(types={}, ftypes=(), flags={})
 
     @property
     def defaults(self) -> Mapping[str, str]:

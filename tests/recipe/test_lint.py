@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cook.engines.base import Capabilities
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.gguf import TensorInfo
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry
@@ -44,8 +45,8 @@ def test_a_type_the_engine_lacks_names_the_engine_that_has_it(recipe: Make) -> N
 
 def test_a_type_that_an_old_build_lacks(recipe: Make) -> None:
     loaded = recipe("quants: [{name: A, type: Q8_0, rules: [{output: nvfp4}]}]\n")
-    old = Capabilities(frozenset({"q8_0"}), frozenset({"Q8_0"}), {})
-    (problem,) = lint(loaded, flavour=LLAMA_CPP, capabilities=old, check_files=False)
+    old: Any = SimpleNamespace(types={"q8_0": 8}, ftypes=("Q8_0",), flags={})
+    (problem,) = lint(loaded, flavour=LLAMA_CPP, facts=old, check_files=False)
     assert problem.kind == "prerequisite"
     assert problem.hint == "this build is older than nvfp4: update it"
 

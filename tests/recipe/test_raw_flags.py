@@ -139,7 +139,7 @@ def test_a_harmless_flag_that_the_very_tool_lacks(
     recipe = loaded(place, *words)
     at_hand = {
         "flavour": engine.flavour,
-        "capabilities": engine.capabilities,
+        "facts": engine.facts,
         "engine_name": engine.name,
     }
     found = lint(recipe, **at_hand, check_files=False)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cook.engines import tool_runs
-from cook.engines.base import ImatrixJob, ImatrixResult
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_runs import ImatrixResult, TextJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
@@ -26,7 +26,9 @@ ENOUGH = 8
 """Chunks after which every expert was seen."""
 
 
-def imatrix(_engine: object, job: ImatrixJob, _: Supervisor) -> ImatrixResult:
+def imatrix(
+    _engine: object, job: TextJob, output: Path, _: Supervisor, *, process_output: bool
+) -> ImatrixResult:
     """Half of each tensor's experts are seen before ``ENOUGH`` chunks."""
     assert job.chunks is not None
     entries = {}
@@ -38,7 +40,7 @@ def imatrix(_engine: object, job: ImatrixJob, _: Supervisor) -> ImatrixResult:
                 seen[: experts // 2] = 0
             sums = np.ones((experts, tensor.shape[0]), np.float32) * (seen[:, None] > 0)
             entries[tensor.name] = ImatrixEntry(sums, seen)
-    write_gguf(Imatrix(entries, ("c.txt",), job.chunks, job.context, "gguf"), job.output)
+    write_gguf(Imatrix(entries, ("c.txt",), job.chunks, job.context, "gguf"), output)
     return ImatrixResult(job.chunks, 9.0, 0.1, 1.0, 1, ("llama-imatrix",))
 
 

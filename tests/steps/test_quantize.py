@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from cook.engines import tool_runs
-from cook.engines.base import PerplexityJob, QuantizeJob, QuantizeResult, TypeRule
+from cook.engines.base import QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_runs import TextJob
 from cook.engines.worker import compile
 from cook.errors import PrerequisiteError
 from cook.formats.gguf import GgufFile, ValueType, read_gguf
@@ -309,7 +310,7 @@ def require_same_scores(engine: Any, tmp_path: Path) -> None:
     files = by_tool(step, tmp_path), made(step, tmp_path), made(split, tmp_path)
     assert [len(file.shards) > 1 for file in files] == [False, False, True]
     corpus = demo_dir() / "data" / "evaluation.txt"
-    jobs = [PerplexityJob(f.path, corpus, 512, 1, 1) for f in files]
+    jobs = [TextJob(f.path, corpus, 512, 1, 1) for f in files]
     theirs, *mine = (
         tool_runs.perplexity(engine, job, Supervisor(tmp_path / "logs")) for job in jobs
     )
@@ -487,8 +488,7 @@ def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode
         name="e",
         flavour=Flavour.LLAMA_CPP,
         identity=SimpleNamespace(digest="d"),
-        facts=SimpleNamespace(types={}, files={}),
-        capabilities=SimpleNamespace(ftypes=frozenset(), quant_types=frozenset()),
+        facts=SimpleNamespace(types={}, ftypes=(), files={}),
         quantize_command=lambda job: ("q",),
     )
     step = QuantizeStep(

@@ -14,7 +14,6 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -176,20 +175,6 @@ def release(pid: int) -> None:
     """Have the keeper forget ``pid`` and its session, before its number is given back."""
     with contextlib.suppress(OSError):
         os.write(_keeper(), b"-%d\n" % pid)
-
-
-@contextlib.contextmanager
-def exit_fd(pid: int) -> Iterator[int | None]:
-    """A descriptor that becomes readable when ``pid`` ends, where the system has such."""
-    fd = None
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(pid)
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            os.close(fd)
 
 
 def has_exited(pid: int) -> bool:

@@ -63,7 +63,7 @@ class ProcessResult:
     """How a run went. ``returncode`` as subprocess gives it; ``stdout``/``stderr`` are the logs.
 
     ``peak_rss_bytes`` is the program's own (mapped weights included), 0 where unknown. The
-    tails are the last 16 KiB of each stream. ``truncated``: a log reached its size limit.
+    tails are the last 16 KiB of each stream.
     """
 
     name: str
@@ -76,7 +76,6 @@ class ProcessResult:
     outcome: Outcome
     stdout_tail: str = ""
     stderr_tail: str = ""
-    truncated: bool = False
     writes: tuple[Path, ...] = ()
 
     def check(self) -> ProcessResult:
@@ -154,52 +153,19 @@ def failure(
     outcome = outcome or result.outcome
     # Errors are on stderr nearly always; stdout is shown only when it is all there is.
     output = result.stderr_tail or result.stdout_tail
-    both = result.stderr_tail + "\n" + result.stdout_tail
-    what = f"{result.name}: {_sentence(outcome, result, both)}"
-    if detail:
-        what += f": {detail}"
+    sentence, usual_hint = _explained(
+        outcome, result, result.stderr_tail + "\n" + result.stdout_tail
+    )
+    what = f"{result.name}: {sentence}" + (f": {detail}" if detail else "")
     if outcome is Outcome.INTERRUPTED:
         return Interrupted(what)
     if outcome is Outcome.UNRUNNABLE:
-        return PrerequisiteError(what, hint=hint or _hint(outcome, result, both))
+        return PrerequisiteError(what, hint=hint or usual_hint)
     lines = [f"  | {line}" for line in tail(output).splitlines()]
     message = "\n".join((what, *lines)) if lines else f"{what} (it printed nothing)"
-    return StepError(message, hint=hint or _hint(outcome, result, both), log=result.stderr)
+    return StepError(message, hint=hint or usual_hint, log=result.stderr)
 
 
-def _sentence(outcome: Outcome, result: ProcessResult, output: str) -> str:
-    after = f"after {result.seconds:.0f} s"
-    match outcome:
-        case Outcome.CRASH:
-            assertion = assertion_of(output)
-            sentence = f"crashed with {signal_name(result.returncode)} {after}"
-            return f"{sentence}: {assertion}" if assertion else sentence
-        case Outcome.TOOL_ERROR:
-            return f"failed with exit status {result.returncode} {after}"
-        case Outcome.OUT_OF_MEMORY:
-            gib = result.peak_rss_bytes / 2**30
-            return f"ran out of memory {after}" + (f", peak {gib:.2f} GiB" if gib else "")
-        case Outcome.STALLED:
-            return f"was stopped {after}: it gave no output and used no processor time for too long"
-        case Outcome.TIMED_OUT:
-            return f"was stopped {after}: over its time limit"
-        case Outcome.SILENT_FAILURE:
-            return "exited 0 but did not do its work"
-        case Outcome.UNRUNNABLE:
-            if library := _LIBRARY.search(output):
-                return f"cannot start: shared library {library.group(1)} is missing"
-            return f"cannot start: {tail(output, 1) or 'exit status 127'}"
-        case Outcome.DISK_FULL:
-            return f"ran out of disk space {after}"
-    return f"{outcome.value} {after}"
-
-
-_HINTS = {
-    Outcome.OUT_OF_MEMORY: "use fewer things at once, a smaller context or batch, or a machine "
-    "with more memory",
-    Outcome.UNRUNNABLE: "was it built for this machine? `make setup` rebuilds the bundled engine",
-    Outcome.STALLED: "a slow disk or a hung device; the whole log is in the file named below",
-}
 _CRASH_HINTS = {
     -signal.SIGKILL: "someone killed it, most often the system for want of memory",
     -signal.SIGBUS: "a mapped file became shorter while it was read, or the disk is full",
@@ -207,22 +173,42 @@ _CRASH_HINTS = {
 }
 
 
-def _hint(outcome: Outcome, result: ProcessResult, output: str) -> str | None:
-    if outcome is Outcome.DISK_FULL:
-        full = next((p for p in result.writes if _is_full(p)), None)
-        where = f" on the file system of {full}" if full else ""
-        return f"free disk space{where}; `cook store gc` removes what no recipe needs"
-    if outcome is Outcome.UNRUNNABLE and _LIBRARY.search(output):
-        return "rebuild the engine, or `make setup` for the bundled one"
-    if outcome is Outcome.CRASH:
-        return _CRASH_HINTS.get(result.returncode)
-    return _HINTS.get(outcome)
-
-
-def assertion_of(output: str) -> str | None:
-    """The failed assertion or uncaught exception in ``output``, if it has one."""
-    found = _ASSERT.search(output)
-    return " ".join(clean(found.group()).split()) if found else None
+def _explained(outcome: Outcome, result: ProcessResult, output: str) -> tuple[str, str | None]:
+    """What happened, and what to do about it."""
+    after = f"after {result.seconds:.0f} s"
+    match outcome:
+        case Outcome.CRASH:
+            sentence = f"crashed with {signal_name(result.returncode)} {after}"
+            if found := _ASSERT.search(output):
+                sentence += f": {' '.join(clean(found.group()).split())}"
+            return sentence, _CRASH_HINTS.get(result.returncode)
+        case Outcome.TOOL_ERROR:
+            return f"failed with exit status {result.returncode} {after}", None
+        case Outcome.OUT_OF_MEMORY:
+            gib = result.peak_rss_bytes / 2**30
+            sentence = f"ran out of memory {after}" + (f", peak {gib:.2f} GiB" if gib else "")
+            hint = "use fewer things at once, a smaller context or batch, or a machine with more"
+            return sentence, f"{hint} memory"
+        case Outcome.STALLED:
+            why = "it gave no output and used no processor time for too long"
+            hint = "a slow disk or a hung device; the whole log is in the file named below"
+            return f"was stopped {after}: {why}", hint
+        case Outcome.TIMED_OUT:
+            return f"was stopped {after}: over its time limit", None
+        case Outcome.SILENT_FAILURE:
+            return "exited 0 but did not do its work", None
+        case Outcome.UNRUNNABLE:
+            if library := _LIBRARY.search(output):
+                hint = "rebuild the engine, or `make setup` for the bundled one"
+                return f"cannot start: shared library {library.group(1)} is missing", hint
+            hint = "was it built for this machine? `make setup` rebuilds the bundled engine"
+            return f"cannot start: {tail(output, 1) or 'exit status 127'}", hint
+        case Outcome.DISK_FULL:
+            full = next((p for p in result.writes if _is_full(p)), None)
+            where = f" on the file system of {full}" if full else ""
+            hint = f"free disk space{where}; `cook store gc` removes what no recipe needs"
+            return f"ran out of disk space {after}", hint
+    return f"{outcome.value} {after}", None
 
 
 def tells_of_full_disk(output: str) -> bool:

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import selectors
 import shutil
 import signal
@@ -23,16 +24,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from cook.engines.process import child, system
 from cook.engines.process.keeper import end_sessions
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, classify
-from cook.errors import InternalError, Interrupted, StepError
+from cook.errors import Interrupted, StepError
 
 TERM_GRACE_S = 5.0
-_TICK_S = 0.25
+_TICK_S, _END_TICK_S = 0.25, 0.01
 
 
 class Running:
@@ -65,7 +67,7 @@ class Running:
             self._popen = child.spawn(spec, self._cwd)
             self._closing = stack.pop_all()
         # After the fork: what it handed on is at most this.
-        self._own_peak_bytes = system.own_peak_rss_bytes()
+        self._own_peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.pid = self._popen.pid
         self.stdin: IO[bytes] | None = self._popen.stdin
         self.stdout: IO[bytes] | None = self._popen.stdout if spec.pipes else None
@@ -117,15 +119,14 @@ class Running:
         work = Work(self.pid, self.spec.stall_timeout_s)
         verdict: Outcome | None = None
         kill_at: float | None = None
-        with selectors.DefaultSelector() as selector, child.exit_fd(self.pid) as ended:
-            if ended is not None:
-                selector.register(ended, selectors.EVENT_READ)
+        with selectors.DefaultSelector() as selector:
             for name, stream in self._streams.items():
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, name)
             while True:
-                for key, _ in selector.select(_TICK_S if ended is not None else 0.02):
-                    if key.data and not self._read(key.data, key.fd):
+                # Streams end with the program, unless its children hold them.
+                for key, _ in selector.select(_TICK_S if selector.get_map() else _END_TICK_S):
+                    if not self._read(key.data, key.fd):
                         selector.unregister(key.fileobj)
                 if child.has_exited(self.pid):
                     break
@@ -212,7 +213,6 @@ class Running:
             outcome=verdict,
             stdout_tail=out.tail,
             stderr_tail=err.tail,
-            truncated=bool(out.dropped or err.dropped),
             writes=self.spec.writes,
         )
 
@@ -267,8 +267,6 @@ class Supervisor:
 
         An exception in the caller's thread, KeyboardInterrupt included, kills the group first.
         """
-        if spec.pipes:
-            raise InternalError("a program with pipes needs Supervisor.start")
         return Running(self, spec).supervise()
 
     def start(self, spec: ProcessSpec) -> Running:
@@ -281,12 +279,14 @@ class Supervisor:
 def ask(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> ProcessResult:
     """Run a program for a short answer, in cook's own environment unless another is given.
 
-    The answer is in the tails; the logs are gone. PrerequisiteError when it is no program.
+    The whole answer is in the tails; the logs are gone. PrerequisiteError when it is no program.
     """
     with tempfile.TemporaryDirectory(prefix="cook-ask-") as logs:
         given = dict(os.environ) if env is None else env
         spec = ProcessSpec(argv, Path(argv[0]).name, given, timeout_s=timeout_s)
-        return Supervisor(Path(logs)).run(spec)
+        result = Supervisor(Path(logs)).run(spec)
+        out, err = (path.read_text(errors="replace") for path in (result.stdout, result.stderr))
+        return replace(result, stdout_tail=out, stderr_tail=err)
 
 
 def _new_folder(log_dir: Path, name: str) -> Path:

@@ -7,11 +7,12 @@ process that is gone); none raises.
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,11 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def _status_bytes(pid: int, field: bytes) -> int:
-    try:
-        with Path(f"/proc/{pid}/status").open("rb") as file:
-            for line in file:
-                if line.startswith(field):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
     return 0
-
-
-def own_peak_rss_bytes() -> int:
-    """High-water mark of this process, as the kernel hands it to children at exec."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def group_activity(pgid: int) -> Activity | None:
@@ -86,23 +77,16 @@ def group_activity(pgid: int) -> Activity | None:
 def oom_kills() -> int:
     """Processes this machine (or container) has killed for want of memory so far."""
     total = 0
-    for path, key in (("/proc/vmstat", b"oom_kill"), ("/sys/fs/cgroup/memory.events", b"oom_kill")):
-        try:
-            for line in Path(path).read_bytes().splitlines():
-                name, _, value = line.partition(b" ")
-                if name == key:
-                    total += int(value)
-        except (OSError, ValueError):
-            continue
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with suppress(OSError):
+            found = re.search(rb"^oom_kill (\d+)$", Path(path).read_bytes(), re.MULTILINE)
+            total += int(found[1]) if found else 0
     return total
 
 
 def memory_limit_bytes() -> int:
     """Memory that a process here may use: the machine's, or the container's if less."""
-    limit = os.sysconf("SC_PHYS_PAGES") * _PAGE
-    try:
-        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        limit = min(limit, int(text))
-    except (OSError, ValueError):
-        pass
+    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # there is no such file, or it says `max`
+        return min(limit, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return limit

@@ -128,12 +128,11 @@ def compiler() -> str:
 
 def _cpu() -> str:
     """What ``-march=native`` depends on."""
-    try:
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    lines = (x for x in text.splitlines() if x.startswith(("model name", "flags", "Features")))
-    return "\n".join(sorted(set(lines)))
+        lines = (x for x in text.splitlines() if x.startswith(("model name", "flags", "Features")))
+        return "\n".join(sorted(set(lines)))
+    return platform.processor()
 
 
 def library_parameters(header: str) -> dict[str, tuple[str, ...]]:
@@ -206,15 +205,14 @@ def build_worker(files: EngineFiles) -> Path:
     ):
         folder = Path(temp)
         (folder / _MEMBERS).write_text(members, encoding="utf-8")
-        errors = _compile(cc, ("-march=native", *defines), files, folder, made)
-        if errors is not None:  # perhaps a compiler that does not know this processor
-            errors = _compile(cc, defines, files, folder, made)
-        if errors is None:
-            publish(made, program)
-            return program
+        for march in (("-march=native",), ()):  # a compiler may not know this processor
+            errors = _compile(cc, (*march, *defines), files, folder, made)
+            if errors is None:
+                publish(made, program)
+                return program
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
-        + "\n".join(errors.strip().splitlines()[-15:]),
+        + "\n".join((errors or "").strip().splitlines()[-15:]),
         hint="the engine may be newer or older than cook knows; please report its version",
     )
 

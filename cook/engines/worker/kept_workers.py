@@ -42,9 +42,6 @@ class _Kept:
     on_device: bool = False
 
 
-_Pool = dict[tuple[str, str], _Kept]
-
-
 class KeptWorkers(Closing):
     """Loaded workers by engine and weights. Safe to use from threads.
 
@@ -53,12 +50,10 @@ class KeptWorkers(Closing):
 
     def __init__(self, log_dir: Path) -> None:
         self._supervisor = Supervisor(log_dir)
-        self._loaded: _Pool = {}
-        self._unloaded: _Pool = {}
+        self._waiting: dict[tuple[str, str], _Kept] = {}
+        """By engine and weights, the one that waited longest first."""
         self._lock = threading.Lock()
         self._capacity = available_memory_bytes()
-        self.loads: dict[Path, int] = {}
-        """Times that the weights of each file were read."""
 
     @contextmanager
     def loaded(
@@ -78,7 +73,7 @@ class KeptWorkers(Closing):
         """
         key = engine.identity.digest, place or load.weights
         with self._lock:
-            kept = self._loaded.pop(key, None)
+            kept = self._waiting.pop(key, None)
         if kept is None:
             file_bytes = read_gguf(load.path).file_bytes
             self.make_room({load.path: file_bytes})
@@ -88,8 +83,8 @@ class KeptWorkers(Closing):
             file_bytes = kept.file_bytes if place is None else read_gguf(load.path).file_bytes
             info = self._load(worker, load)
         usual_s, worker.timeout_s = worker.timeout_s, timeout_s
-        kept = _Kept(worker, load.path, file_bytes, bool(info.running.devices))
-        with self._lent(self._loaded, key, kept):
+        kept = _Kept(worker, load.path, file_bytes, info.on_device)
+        with self._lent(key, kept):
             yield worker, info
             worker.timeout_s = usual_s
 
@@ -104,18 +99,18 @@ class KeptWorkers(Closing):
 
         key = engine.identity.digest, ""
         with self._lock:
-            kept = self._unloaded.pop(key, None)
+            kept = self._waiting.pop(key, None)
         if kept is not None and (kept.worker.gone or not forget_peak_rss(kept.worker.pid)):
             kept.worker.close()
             kept = None
         if kept is None:
             kept = _Kept(Worker.open(engine, self._supervisor, name="quantize"))
-        with self._lent(self._unloaded, key, kept):
+        with self._lent(key, kept):
             yield kept.worker
 
     @contextmanager
-    def _lent(self, pool: _Pool, key: tuple[str, str], kept: _Kept) -> Iterator[None]:
-        """It waits in ``pool`` after the block, unless it failed in it."""
+    def _lent(self, key: tuple[str, str], kept: _Kept) -> Iterator[None]:
+        """It waits after the block, unless it failed in it."""
         try:
             yield
         except BaseException:
@@ -124,8 +119,8 @@ class KeptWorkers(Closing):
         if kept.worker.gone:
             return
         with self._lock:
-            earlier = pool.pop(key, None)  # another step's, side by side with this one
-            pool[key] = kept
+            earlier = self._waiting.pop(key, None)  # another step's, side by side with this one
+            self._waiting[key] = kept
         if earlier is not None:
             earlier.worker.close()
 
@@ -137,10 +132,10 @@ class KeptWorkers(Closing):
         """
         with self._lock:
             if devices:
-                for key in [k for k, w in self._loaded.items() if w.on_device]:
-                    self._loaded.pop(key).worker.close()
-            while self._loaded and not self._fits(files):
-                self._loaded.pop(next(iter(self._loaded))).worker.close()
+                for key in [k for k, w in self._waiting.items() if w.on_device]:
+                    self._waiting.pop(key).worker.close()
+            while self._waiting and not self._fits(files):
+                self._waiting.pop(next(iter(self._waiting))).worker.close()
 
     def cancel(self, *, now: bool = False) -> None:
         """End every worker, waiting or not, and refuse new ones (see :meth:`Supervisor.cancel`)."""
@@ -149,10 +144,9 @@ class KeptWorkers(Closing):
     def close(self) -> None:
         """End those that wait."""
         with self._lock:
-            for pool in (self._loaded, self._unloaded):
-                for kept in pool.values():
-                    kept.worker.close()
-                pool.clear()
+            for kept in self._waiting.values():
+                kept.worker.close()
+            self._waiting.clear()
 
     def _opened(self, engine: Engine, load: ModelLoad) -> tuple[Worker, ModelInfo]:
         from cook.engines.worker.worker import Worker
@@ -161,7 +155,7 @@ class KeptWorkers(Closing):
         try:
             return worker, self._load(worker, load)
         except StepError:
-            if not self._loaded:
+            if not self._waiting:
                 raise
         # It may be that all together do not fit: what a device holds is not known beforehand.
         self.close()
@@ -169,14 +163,11 @@ class KeptWorkers(Closing):
         return worker, self._load(worker, load)
 
     def _load(self, worker: Worker, load: ModelLoad) -> ModelInfo:
-        before = worker.loads
         try:
-            info = worker.load(load)
+            return worker.load(load)
         except BaseException:
             worker.close()
             raise
-        self.loads[load.path] = self.loads.get(load.path, 0) + worker.loads - before
-        return info
 
     def _fits(self, files: Mapping[Path, int]) -> bool:
         """Whether ``files`` fit next to the files and the own memory of those that wait.
@@ -186,6 +177,6 @@ class KeptWorkers(Closing):
         """
         if self._capacity is None:
             return False
-        every = {**files, **{w.path: w.file_bytes for w in self._loaded.values()}}
-        own = sum(anonymous_bytes(w.worker.pid) for w in self._loaded.values())
+        every = {**files, **{w.path: w.file_bytes for w in self._waiting.values()}}
+        own = sum(anonymous_bytes(w.worker.pid) for w in self._waiting.values())
         return sum(every.values()) + own <= FREE_SHARE * self._capacity

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.engines.base import BATCH, UBATCH
-from cook.engines.load_log import LoadedModel
 from cook.errors import PrerequisiteError
 from cook.files import FileRange
 from cook.formats.arrays import Floats32, Ids, Ints
@@ -101,8 +100,8 @@ class ModelInfo:
     """What the engine says of the loaded model; ``eog`` are the ids that end a reply.
 
     ``carried``: tokens that the KV cache took over from the context before.
-    ``running``: how, in the library's own words. ``library``: every number that the library was
-    given, by its name there.
+    ``on_device``: a part of it lies in an accelerator's memory. ``library``: every number that the
+    library was given, by its name there.
     """
 
     n_vocab: int
@@ -112,7 +111,7 @@ class ModelInfo:
     context: int
     context_train: int
     carried: int
-    running: LoadedModel
+    on_device: bool
     library: Mapping[str, float]
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.closing import Closing
-from cook.engines.base import Engine, ModelArgs
-from cook.engines.load_log import contradictions, read_load_log
+from cook.engines.base import Engine
 from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_of_full_disk
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.compile import build_worker, locate
@@ -51,27 +50,28 @@ _LOAD_LOG_BYTES = 1 << 20
 _AT_ONCE = 1 << 26
 """Weights that one request quantizes: a minute or so of the slowest types."""
 _FRAME = struct.Struct("<4sIQ")
+_BUFFER = re.compile(rb"[:\s](\S+) +(?:model |KV |compute |output |RS )?buffer size +=")
+_OWN_MEMORY = re.compile(rb"CPU|.*_Host$")
 
 
 class Worker(Closing):
     """A worker process; a context manager. Not safe for use by two threads at once.
 
     ``timeout_s`` bounds every request; ``Worker.open`` builds (or finds) the program of an engine.
-    ``loads``: times that weights were read. ``gone``: it has ended, closed or broken by a request.
+    ``gone``: it has ended, closed or broken by a request.
     """
 
     def __init__(
         self, program: Path, supervisor: Supervisor, env: Mapping[str, str], *, name: str = "worker"
     ) -> None:
         self.timeout_s = 3600.0
-        self.loads = 0
         self.gone = False
         self._loaded_at = 0
         """Where the log has the weights that are loaded."""
         # An idle worker is silent and uses no processor: requests have time-outs, the process none.
         spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
         self._running = supervisor.start(spec)
-        self.pid, self._log = self._running.pid, self._running.stderr_log
+        self.pid, self.log = self._running.pid, self._running.stderr_log
         assert self._running.stdin is not None, "asked for"
         assert self._running.stdout is not None, "asked for"
         self._to, self._from = self._running.stdin, self._running.stdout
@@ -105,7 +105,7 @@ class Worker(Closing):
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
         cache, which lies in memory twice for that time (mainline only).
         """
-        before = self._log.stat().st_size
+        before = self.log.stat().st_size
         parameters: dict[str, Any] = {p.name: p.value for p in model.known_to(self.parameters)}
         loaded, _ = self._request(
             "load",
@@ -126,27 +126,12 @@ class Worker(Closing):
         )
         if not loaded["known"]:
             self._loaded_at = before
-            self.loads += not model.vocabulary_only
-        with self._log.open("rb") as stream:
+        if loaded["n_ctx"] < model.context and not model.vocabulary_only:
+            size = f"a context of {loaded['n_ctx']} tokens, not {model.context}"
+            raise StepError(f"worker: {model.path.name} runs with {size}")
+        with self.log.open("rb") as stream:
             stream.seek(self._loaded_at)
-            text = stream.read(_LOAD_LOG_BYTES).decode(errors="replace")
-        running = replace(
-            read_load_log(text)[-1],
-            context=loaded["n_ctx"],
-            batch=loaded["n_batch"],
-            ubatch=loaded["n_ubatch"],
-            threads=loaded["n_threads"],
-            threads_batch=loaded["n_threads_batch"],
-        )
-        asked = ModelArgs(
-            threads=model.threads,
-            threads_batch=model.threads_batch,
-            batch=model.batch,
-            ubatch=model.ubatch,
-        )
-        found = tuple(contradictions(running, asked, model.context))
-        if found and not model.vocabulary_only:
-            raise StepError(f"worker: {model.path.name} runs with {', '.join(found)}")
+            log = stream.read(_LOAD_LOG_BYTES)
         info, arrays = self._request("info")
         return _record(
             ModelInfo,
@@ -156,7 +141,7 @@ class Worker(Closing):
             context=loaded["n_ctx"],
             context_train=info["n_ctx_train"],
             carried=loaded["carried"],
-            running=running,
+            on_device=on_device(log),
             library=loaded["parameters"],
         )
 
@@ -419,7 +404,7 @@ class Worker(Closing):
         StepError: refused, died, or too late; the last two end the process.
         """
         if self.gone:
-            raise StepError("the worker is gone", log=self._log)
+            raise StepError("the worker is gone", log=self.log)
         header = {"op": op} | {name: value for name, value in fields.items() if value is not None}
         payload = bytearray()
         for name, values in (arrays or {}).items():
@@ -437,7 +422,7 @@ class Worker(Closing):
             self.close()
             raise
         if not reply["ok"]:
-            raise StepError(f"worker: {op}: {reply['error']}", log=self._log)
+            raise StepError(f"worker: {op}: {reply['error']}", log=self.log)
         found: Arrays = {}
         at = 0
         for name, kind, count in reply["arrays"]:
@@ -459,7 +444,7 @@ class Worker(Closing):
         while len(data) < size:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not select.select([self._from], [], [], min(left_s, 3600.0))[0]:
-                raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
+                raise StepError(f"worker: {op}: no answer in time, stopped", log=self.log)
             chunk = os.read(self._from.fileno(), min(size - len(data), 1 << 20))
             if not chunk:
                 raise self._died(op)
@@ -471,7 +456,15 @@ class Worker(Closing):
         code = result.returncode
         how = signal_name(code) if code < 0 else f"exit status {code}"
         stderr = tail(result.stderr_tail)
-        return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self._log)
+        return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self.log)
+
+
+def on_device(log: bytes) -> bool:
+    """Whether a part of what was loaded lies in an accelerator's memory, by the library's log.
+
+    That a layer is called offloaded says nothing: a build without a device calls it so, too.
+    """
+    return any(not _OWN_MEMORY.match(where) for where in _BUFFER.findall(log))
 
 
 R = TypeVar("R")

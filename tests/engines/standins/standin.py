@@ -108,14 +108,6 @@ def terminate() -> None:
     die(signal.SIGABRT)
 
 
-def sigfpe() -> None:
-    die(signal.SIGFPE)
-
-
-def sigbus() -> None:
-    die(signal.SIGBUS)
-
-
 def killed() -> None:
     started()
     die(signal.SIGKILL)
@@ -321,23 +313,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer({"error": {"message": "the context \x1b[2J is full"}}, 400)
         if self.fault == "no_json":
             return self.raw(b"<html>not json</html>")
-        if self.fault == "too_deep":
-            return self.raw(b"[" * 200_000)
-        if self.fault == "nan":
-            return self.answer(good | {"timings": timings | {"predicted_ms": float("nan")}})
         if self.fault == "negative_time":
             return self.answer(good | {"timings": timings | {"predicted_ms": -1.0}})
-        if self.fault == "negative":
-            return self.answer(good | {"timings": timings | {"predicted_n": -1}})
-        if self.fault == "text_number":
-            return self.answer(good | {"timings": timings | {"prompt_n": "4"}})
         if self.fault == "more_accepted":
             counts = {"draft_n": 3, "draft_n_accepted": 4}
             return self.answer(good | {"timings": timings | counts})
         if self.fault == "too_many":
             return self.answer(good | {"timings": timings | {"predicted_n": 10_000}})
-        if self.fault == "no_timings":
-            return self.answer({"content": "text"})
         return self.answer(good)
 
     def answer(self, document: object, status: int = 200) -> None:
@@ -357,6 +339,10 @@ class Handler(BaseHTTPRequestHandler):
 def server(fault: str) -> Callable[[], None]:
     def run() -> None:
         err("main: server is listening\n")
+        if fault == "cut_context":
+            err("srv load_model: initializing, n_slots = 1, n_ctx_slot = 128, kv_unified = 0\n")
+        if fault == "other_threads":
+            err("system_info: n_threads = 77 (n_threads_batch = 8) / 16 | CPU : SSE3 = 1 |\n")
         if fault == "no_drafting":
             err("srv load_model: the target and draft vocabs are not compatible\n")
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -9,7 +9,7 @@ import pytest
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.options import OPTIONS, Option
 from cook.engines.worker.compile import locate, parameter_names
-from cook.engines.worker.flags import follow, in_replay, of_the_server
+from cook.engines.worker.loading import follow, in_replay, of_the_server
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
 from cook.formats.quant_types import Flavour
