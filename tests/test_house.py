@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_498,
     "scoring": 3_802,
     "record": 1_464,
-    "recipe": 6_609,
+    "recipe": 6_567,
     "trace": 1_203,
     "graph": 2_174,
     "engine_setup": 290,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.documents.tree import resolve_scalar
-from cook.errors import InputError, InternalError, Problem, RecipeError
+from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import FTYPES, IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign.format import PLACEHOLDER, Format
 from cook.recipe.foreign.quants import (
@@ -33,7 +33,7 @@ from cook.recipe.foreign.scripts import is_card, read_script
 from cook.recipe.foreign.text import ForeignText, read_foreign
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import PatternTimeout, parse_pattern
-from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, resolve, timeout_message
+from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
 from cook.recipe.schema import MAX_QUANTS, MAX_RULES
 
 if TYPE_CHECKING:
@@ -59,11 +59,10 @@ PATTERNS: Mapping[Group, str] = {
 
 @dataclass(frozen=True)
 class Grouped:
-    """``rules`` with a recipe's selectors as patterns. ``types`` are those of the tensors that a
-    rule decides, ``unused`` the rules that decide none; ``covered``: what no rule hits is none."""
+    """``rules`` with a recipe's selectors as patterns; ``unused`` are those that decide no tensor;
+    ``covered``: a rule decides every tensor."""
 
     rules: tuple[ForeignRule, ...]
-    types: Mapping[str, str]
     unused: tuple[ForeignRule, ...] = ()
     covered: bool = False
 
@@ -123,7 +122,6 @@ def grouped(
             written.append(replace(rule, pattern=selector, comments=comments))
     return Grouped(
         tuple(written),
-        {name: rules[index].type for name, index in decided.items()},
         unused=tuple(r for i, r in enumerate(rules) if i not in set(decided.values())),
         covered=len(decided) == len(names),
     )
@@ -154,6 +152,7 @@ def import_recipe(
     whole cannot be used.
     """
     from cook.recipe.check import read_tensors
+    from cook.recipe.load import parse_recipe
 
     source = read_foreign(path)
     format = format or format_of(path, source.text)
@@ -172,8 +171,7 @@ def import_recipe(
     gguf = str(model) if model and model.suffix == ".gguf" else None
     name, text = _recipe_text(source, header, quants, rules, gguf, notes)
     notes.check()
-    loaded = _loaded(text, to or Path(f"{name}.yaml"))
-    _verify(loaded, quants, rules, tensors)
+    loaded = parse_recipe(text, to or Path(f"{name}.yaml"))
     return Imported(format, text, loaded, tuple(dict.fromkeys(notes.problems)))
 
 
@@ -234,7 +232,7 @@ def _rules(quant: ForeignQuant, tensors: ModelTensors | None, notes: Notes) -> G
     """The rules to write; those that the model has no tensors for are warnings."""
     if tensors is None or not quant.rules:
         rules = tuple(replace(rule, pattern=selector_of(rule.pattern)) for rule in quant.rules)
-        found = Grouped(rules, {}, covered=bool(rules) and quant.rules[-1].pattern in _ALL)
+        found = Grouped(rules, covered=bool(rules) and quant.rules[-1].pattern in _ALL)
     else:
         flavour = quant.flavour or LLAMA_CPP
         found = grouped(quant.rules, tensors.tensors, tensors.architecture, flavour)
@@ -303,7 +301,7 @@ def _one_of(word: str, quants: Sequence[ForeignQuant], notes: Notes) -> str | No
 def _check_sources(quant: ForeignQuant, model: str, imatrix: str | None, notes: Notes) -> None:
     from cook.recipe.sources import parse_source
 
-    for text in filter(None, (model, imatrix)):
+    for text in (model,) if imatrix is None else (model, imatrix):
         try:
             parse_source(text, Path())
         except ValueError as error:
@@ -386,36 +384,3 @@ def _checked_base(base: str, quant: ForeignQuant) -> str:
         return base_type(base)
     except InputError as error:
         raise RecipeError([quant.at.problem(error.message, hint=error.hint)]) from None
-
-
-def _loaded(text: str, path: Path) -> LoadedRecipe:
-    from cook.recipe.load import parse_recipe
-
-    try:
-        return parse_recipe(text, path)
-    except RecipeError as error:
-        raise InternalError(f"the imported recipe does not load: {error.problems[0]}") from None
-
-
-def _verify(
-    loaded: LoadedRecipe,
-    quants: Sequence[ForeignQuant],
-    rules: Sequence[Grouped],
-    tensors: ModelTensors | None,
-) -> None:
-    """InternalError unless the recipe says, rule for rule or tensor for tensor, what was read."""
-    for quant, written, found in zip(quants, rules, loaded.quants, strict=True):
-        if tensors is None:
-            said = [(r.selector.removeprefix(FORCE_PATTERN), r.type) for r in found.rules]
-            same = said == [(r.pattern, r.type) for r in quant.rules]
-        else:
-            flavour = quant.flavour or LLAMA_CPP
-            resolved = resolve(tensors.tensors, found, flavour, tensors.architecture)
-            hit = {
-                name: found.rules[index].type
-                for name, index in resolved.rule_of.items()
-                if index is not None
-            }
-            same = hit == dict(written.types)
-        if not same:
-            raise InternalError(f"the imported recipe does not say what `{quant.name}` says")

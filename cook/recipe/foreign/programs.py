@@ -111,9 +111,8 @@ def _grep(given: Spanned, texts: list[str], extended: bool) -> Spanned | None:
     pattern = _python(patterns[0], extended)
     if pattern is None:
         return None
-    kept = [line for line in given.lines() if not re.search(pattern, line.text.rstrip("\n"))]
     # grep ends its last line, whatever was given.
-    whole = joined(kept)
+    whole = _edit(given, pattern, None, 0, whole=False)
     return whole + Spanned("\n", whole.origin[-1:]) if whole.text[-1:] not in ("", "\n") else whole
 
 

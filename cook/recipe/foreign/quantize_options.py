@@ -19,10 +19,7 @@ from cook.recipe.foreign.quants import (
 from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value, read_foreign
 
 # Options that change no tensor's type.
-_HARMLESS = {
-    *("--keep-split", "--dry-run", "--partial-requant", "--hide-imatrix"),
-    "--max-buffer-size",
-}
+_HARMLESS = {"--keep-split", "--dry-run", "--partial-requant", "--hide-imatrix"}
 _REFUSED = {
     "--leave-output-tensor": "write the source's type as a rule for `output` instead",
     "--include-weights": "a recipe uses all of its imatrix",
@@ -44,8 +41,9 @@ _TENSORS = {
     "--output-tensor-type": r"^output\.weight$",
 }
 VALUED = {"--imatrix", "--custom-q", "--tensor-type", "--tensor-type-file", *_TENSORS}
+VALUED |= {"--max-buffer-size"}
 BARE = {"--allow-requantize", "--pure", "--leave-output-tensor", "--ignore-imatrix-rules"}
-BARE |= {"--repack", "--symmetric-q40", "--slow-iq2ks"} | _HARMLESS - {"--max-buffer-size"}
+BARE |= {"--repack", "--symmetric-q40", "--slow-iq2ks"} | _HARMLESS
 """Options without a value; every other one has one."""
 _USAGE = "it is `llama-quantize [options] IN OUT TYPE [threads]`"
 _ALIASES = ("COPY", "Q3_K", "Q4_K", "Q5_K")
@@ -138,8 +136,8 @@ class QuantizeOptions:
                 break
             at += 1
             if flag in _HARMLESS:
-                at += flag not in BARE
-            elif flag == "--allow-requantize":
+                continue
+            if flag == "--allow-requantize":
                 self.allow_requantize = True
             elif flag == "--pure":
                 self.pure = word
@@ -164,6 +162,7 @@ class QuantizeOptions:
                 message = f"the imatrix's path is not known ({value.reason})"
                 at = self.source.at(value.start)
                 self.notes.warn(at, f"{message}: `{self.imatrix}` stands for it")
+        if flag.text in ("--imatrix", "--max-buffer-size"):
             return
         if isinstance(value, Unknown):
             message = f"what {flag.text} is given is not known without running the script"

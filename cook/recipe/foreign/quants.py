@@ -22,6 +22,7 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.foreign.text import ForeignText, Spanned
 
 MAX_PROBLEMS = 50
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -168,16 +169,12 @@ def comments_before(source: ForeignText, number: int) -> tuple[str | None, ...]:
         line = source.line(above).strip()
         if line and (not line.startswith("#") or line.startswith("#!")):
             break
-        found.append(_printable(line.lstrip("#")) if line else None)
+        found.append(_UNPRINTABLE.sub(" ", line.lstrip("#")).rstrip() if line else None)
     while found and found[-1] is None:
         found.pop()
     while found and found[0] is None:
         found.pop(0)
     return tuple(reversed(found))
-
-
-def _printable(text: str) -> str:
-    return re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", text).rstrip()
 
 
 def only_flavour(rules: Sequence[ForeignRule]) -> str | None:

@@ -171,10 +171,6 @@ def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
         place += len(text)
 
 
-def _blank(line: str) -> str:
-    return " " * len(line.rstrip("\n")) + line[len(line.rstrip("\n")) :]
-
-
 def _typed(lines: Sequence[str]) -> Iterator[str]:
     """What was typed, of lines with ``$`` prompts: without them and without what was printed."""
     prompted = any(line.lstrip().startswith("$ ") for line in lines)
@@ -182,7 +178,10 @@ def _typed(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         prompt = line.lstrip().startswith("$ ")
         shown = not prompted or prompt or goes_on
-        yield (line.replace("$ ", "  ", 1) if prompt else line) if shown else _blank(line)
+        if shown:
+            yield line.replace("$ ", "  ", 1) if prompt else line
+        else:
+            yield re.sub(r"[^\n]", " ", line)
         goes_on = shown and line.rstrip("\n").endswith("\\")
 
 

@@ -18,8 +18,7 @@ from cook.documents.tree import Location
 from cook.errors import InputError
 
 MAX_BYTES = 1 << 20
-MAX_TEXT = 1 << 20
-"""Characters of one expanded text: the bound on variables that contain one another."""
+"""Of a file, and characters of one expanded text: variables may contain one another."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ Value = Spanned | Unknown
 def joined(parts: Iterable[Spanned]) -> Spanned:
     """The parts as one text; InputError beyond the size limit."""
     pieces = list(parts)
-    if sum(map(len, pieces)) > MAX_TEXT:
+    if sum(map(len, pieces)) > MAX_BYTES:
         raise InputError("a text of the script grows beyond 1 MiB when it is expanded")
     return Spanned(
         "".join(p.text for p in pieces), tuple(chain.from_iterable(p.origin for p in pieces))

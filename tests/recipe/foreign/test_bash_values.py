@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cook.errors import RecipeError
 from cook.recipe.foreign.bash import Shell
@@ -96,20 +94,6 @@ def test_variables_hold_what_bash_puts_there(script: str) -> None:
     value = held(script)
     assert isinstance(value, Spanned), value
     assert value.text == bash_says(script)
-
-
-@needs_bash
-@settings(max_examples=60, deadline=None)
-@given(st.text(st.sampled_from("ab\\'\"$ ={}#.\n"), max_size=16))
-def test_double_quotes_as_bash_reads_them(text: str) -> None:
-    script = f'x=\nx="{text}"\n'
-    try:
-        value = held(script)
-    except RecipeError:
-        return
-    # Without a quote or an expansion nothing in it can run, so bash may be asked.
-    if isinstance(value, Spanned) and not set(text) & set('"$'):
-        assert value.text == bash_says(script)
 
 
 @pytest.mark.parametrize(

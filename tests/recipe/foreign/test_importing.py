@@ -20,10 +20,12 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.foreign.exporting import export_quant
 from cook.recipe.foreign.format import Format
-from cook.recipe.foreign.importing import format_of, import_recipe
+from cook.recipe.foreign.importing import format_of, import_recipe, read_quants
+from cook.recipe.foreign.quants import Notes
+from cook.recipe.foreign.text import read_foreign
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
-from cook.recipe.rules import resolve
+from cook.recipe.rules import FORCE_PATTERN, resolve
 
 DATA = Path(__file__).parents[2] / "data"
 LING_TSV = DATA / "ling-flash-2.0.tensors.tsv"
@@ -290,6 +292,14 @@ def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
             found = import_recipe(path)
         except (RecipeError, InputError):
             return
+        notes = Notes()
+        (read,) = read_quants(found.format, read_foreign(path), notes)
+        notes.check()
+        # Rule for rule, the recipe says what was read.
+        said = [
+            (r.selector.removeprefix(FORCE_PATTERN), r.type) for r in found.loaded.quants[0].rules
+        ]
+        assert said == [(rule.pattern, rule.type) for rule in read.rules]
         assert parse_recipe(found.text, Path("x.yaml")).quants == found.loaded.quants
 
 
@@ -339,6 +349,11 @@ def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> Non
     back = tmp_path / "back.txt"
     back.write_text(export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text)
     assert dry_run(bundled, ["--tensor-type-file", str(back)], "Q5_K_M", tmp_path) == types
+
+
+def test_an_imatrix_without_a_name_is_no_fault_of_cook(tmp_path: Path) -> None:
+    (line,) = fails(tmp_path, "llama-quantize --imatrix '' in.gguf out.gguf Q4_0")
+    assert line == "1:1: must name a file or an hf:// reference"
 
 
 @pytest.mark.parametrize(
