@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from cook.errors import InputError, RecipeError
@@ -24,15 +25,11 @@ from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value, joine
 
 MAX_DEPTH = 32
 """Of commands and expansions inside one another, and functions that call one another."""
-MAX_COMMANDS = 20_000
-"""Commands that loops and functions may come to."""
-MAX_WORDS = 100_000
-MAX_CHARS = 1 << 25
-"""Words, and characters of them, that all expansions may come to."""
+MAX_WORK = 1 << 25
+"""Characters that all expansions may come to, where a word counts as 256 of them and a command as
+1,024: the bound on loops and functions."""
 MAX_EDITED = 1 << 14
 """Characters of a text that ``${x/...}`` and its like work on."""
-MAX_BRACED = 1 << 16
-"""Characters that one word with braces may come to."""
 
 
 class WordPart(NamedTuple):
@@ -163,7 +160,7 @@ class Shell:
         self._inside: list[str] = []
         # Whether commands are only looked at: functions are not called, loops not repeated.
         self._looks = False
-        self._depth = self._commands = self._words = self._chars = 0
+        self._depth = self._work = 0
         self._source = ForeignText("", "")
         self._text, self._at, self._end = "", 0, 0
         # Where the line with `<<` ends, and where the text after its here-documents goes on.
@@ -243,7 +240,8 @@ class Shell:
         pipeline, command, by = _Pipeline(), _Command(), ""
         inside = after
         while char := self._next():
-            inside = self._inside[0] if self._inside else after
+            # Commands in `{ }` are no more conditional than those around it.
+            inside = next((opening for opening in self._inside if opening != "{"), after)
             if found := self._match(_REDIRECTION):
                 self._redirect(command, found)
             elif found := self._match(_END):
@@ -483,9 +481,7 @@ class Shell:
         if command.empty:
             return
         pipeline.commands += 1
-        self._commands += 1
-        if self._commands > MAX_COMMANDS:
-            raise InputError(f"the script's loops come to more than {MAX_COMMANDS} commands")
+        self._spend(1024)
         words, offset, alone = command.words, command.offset, pipeline.last is None
         stdin = pipeline.prints if command.stdin is None else command.stdin
         pipeline.prints = self._prints(words, stdin, offset)
@@ -494,7 +490,9 @@ class Shell:
         pipeline.surely = False
         name = words[0].known
         if (function := self._functions.get(name)) is not None:
-            self._call(function, command, inside)
+            prints = self._call(function, command, inside)
+            # What it reads is not handed on to its commands.
+            pipeline.prints = pipeline.prints if stdin else prints
             return
         if name == "shift" and self._parameters is not None:
             count = words[1].known if words[1:] else "1"
@@ -511,9 +509,9 @@ class Shell:
         pipeline.last = Call(tuple(words), offset, command.stdin, pipeline.last, command.into)
         self.calls.append(pipeline.last)
 
-    def _call(self, function: Function, command: _Command, inside: str | None) -> None:
+    def _call(self, function: Function, command: _Command, inside: str | None) -> Value:
         if self._looks:
-            return
+            return Unknown("functions are not called here", command.offset)
         self.called.add(function.offset)
         before = {name: self.variables.get(name) for name in command.environment}
         self.variables.update(command.environment)
@@ -527,8 +525,9 @@ class Shell:
             _inside=[inside] if inside else [],
             _parameters=command.words[1:],
         ):
-            self._script(function.offset, "}")
+            prints = self._script(function.offset, "}")
         self._restore(before)
+        return prints
 
     def _restore(self, before: dict[str, Value | list[Value] | None]) -> None:
         for name, value in before.items():
@@ -575,33 +574,30 @@ class Shell:
     def _fields(self) -> list[Value]:
         """The words that bash makes of the one that stands here: braces give several, what is
         expanded outside quotes splits at blanks, an array gives a word for each element."""
-        start = self._at
-        pieces = self._pieces(_WORD_ENDS)
-        out = [field for word in _unbraced(pieces, start) for field in self._split(word)]
-        self._words += len(out)
-        if self._words > MAX_WORDS:
-            raise InputError(f"the script's arrays and loops come to more than {MAX_WORDS} words")
-        return out
+        start, fields = self._at, list[Value]()
+        for word in self._unbraced(self._pieces(_WORD_ENDS), start):
+            for ends, values in groupby(_split(word), lambda value: value is None):
+                if not ends:
+                    fields.append(self._joined([value for value in values if value is not None]))
+        self._spend(256 * len(fields))
+        return fields
 
-    def _split(self, pieces: Sequence[WordPart]) -> list[Value]:
-        words: list[list[Value]] = [[]]
-        nothing = False  # `"$@"` of no parameters: no word at all
-        for value, quoted, literal, elements in pieces:
-            parts: Sequence[Value] = [value] if elements is None else elements
-            blank = False
-            if not (quoted or literal):
-                parts = [w for p in parts for w in (p.words() if isinstance(p, Spanned) else [p])]
-                blank = elements is None and isinstance(value, Spanned)
-            nothing = nothing or (elements is not None and not parts)
-            if blank and words[-1] and value.text[:1].isspace():
-                words.append([])
-            for number, part in enumerate(parts):
-                words += [[]] if number else []
-                words[-1].append(part)
-            if blank and parts and value.text[-1:].isspace():
-                words.append([])
-        found = [self._joined(word) for word in words if word]
-        return found[:-1] if nothing and found[-1:] == [Spanned()] else found
+    def _unbraced(self, pieces: list[WordPart], offset: int) -> list[list[WordPart]]:
+        """The words that bash makes of ``a{b,c}``; an unknown one where they are more than that."""
+        shape = "".join(
+            value.text if literal and not quoted and isinstance(value, Spanned) else "-"
+            for value, quoted, literal, _ in pieces
+        )
+        if not _BRACES.search(shape):
+            return [pieces]
+        text, found = pieces[0].value, _LISTED.fullmatch(shape)
+        if found is None or len(pieces) > 1 or not isinstance(text, Spanned):
+            reason = "braces that make several words are not read"
+            return [[WordPart(Unknown(reason, offset), True)]]
+        start, end = found.span(1)
+        self._spend(found[1].count(",") * len(shape))
+        words = (text[: start - 1] + one + text[end + 1 :] for one in text[start:end].split(","))
+        return [[WordPart(word, False)] for word in words if word]
 
     def _joined(self, values: Sequence[Value]) -> Value:
         """The values as one text; what follows an unknown one is its tail."""
@@ -617,10 +613,14 @@ class Shell:
         return self._counted(replace(unknown, text=tail, optional=False))
 
     def _counted(self, value: Value) -> Value:
-        self._chars += len(value.text)
-        if self._chars > MAX_CHARS:
-            raise InputError(f"the script's expansions come to more than {MAX_CHARS} characters")
+        self._spend(len(value.text))
         return value
+
+    def _spend(self, characters: int) -> None:
+        self._work += characters
+        if self._work > MAX_WORK:
+            message = f"the script's loops and texts come to more than {MAX_WORK} characters"
+            raise InputError(message)
 
     def _text_of(self, pieces: Sequence[WordPart]) -> Value:
         """The word as one text: no splitting at blanks."""
@@ -650,7 +650,7 @@ class Shell:
             elif char == '"' and ends:
                 self._at += 1
                 # Empty quotes are a word, too.
-                pieces += [WordPart(Spanned(), True), *self._pieces('"', True)]
+                pieces += self._pieces('"', True) or [WordPart(Spanned(), True)]
                 self._close('"', start, '`"` without its other `"`')
             elif char in "$`":
                 pieces.append(self._dollar(quoted))
@@ -866,21 +866,21 @@ def _glob(pieces: Sequence[WordPart]) -> str | None:
     return out
 
 
-def _unbraced(pieces: list[WordPart], offset: int) -> list[list[WordPart]]:
-    """The words that bash makes of ``a{b,c}``; an unknown one where they are more than that."""
-    shape = "".join(
-        value.text if literal and not quoted and isinstance(value, Spanned) else "-"
-        for value, quoted, literal, _ in pieces
-    )
-    if not _BRACES.search(shape):
-        return [pieces]
-    first, found = pieces[0].value, _LISTED.fullmatch(shape)
-    large = found is not None and found[1].count(",") * len(shape) > MAX_BRACED
-    if found is None or large or len(pieces) > 1 or not isinstance(first, Spanned):
-        return [[WordPart(Unknown("braces that make several words are not read", offset), True)]]
-    start, end = found.span(1)
-    words = (first[: start - 1] + piece + first[end + 1 :] for piece in first[start:end].split(","))
-    return [[WordPart(word, False)] for word in words if word]
+def _split(pieces: Sequence[WordPart]) -> Iterator[Value | None]:
+    """What the parts of a word give; None where a word ends."""
+    for value, quoted, literal, elements in pieces:
+        for number, element in enumerate([value] if elements is None else elements):
+            if number:
+                yield None
+            if quoted or literal or isinstance(element, Unknown):
+                yield element
+                continue
+            for before, text in enumerate(element.words()):
+                if before or element.text[0].isspace():
+                    yield None
+                yield text
+            if element.text[-1:].isspace():
+                yield None
 
 
 def _unset(name: str) -> str:

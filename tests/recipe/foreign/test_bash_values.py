@@ -74,6 +74,8 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         'y=1; x=$(cat <<E\na $y \\$b "c"\nE\n)',
         "for x in a b; do y=$x; done; for y in 1 2; do x+=$y; done",
         "f() { shift; x=$1; }; f a b",
+        "f() { echo \"m-$1.gguf\"; }; x=$(f 'a b')c",
+        "{ y=1; { x=$y; }; }",
         "x=$(echo a{b,c}.d); y=({1,2} '{3,4}'); for z in Q{4,5}_K {,}; do x+=-$z${y[*]}; done",
         'y=(a b); x=; for z in "${!y[@]}"; do x+=$z${y[$z]}${y[z]}; done',
         'f() { for y in "$@" "$@"; do x+=$y.; done; }; x=; f; f "" a',
@@ -99,6 +101,8 @@ def test_variables_hold_what_bash_puts_there(script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
+        ("f() { grep -v a; }; x=$(echo b | f)", "does not know what `f"),
+        ("f() { [ -n a ] && echo b; }; x=$(f)", "only one pipeline"),
         ("x=$(curl example.org)", "does not know what `curl"),
         ("x=`date`", "backquotes"),
         ("x=$( (echo a); echo b)", "only one pipeline"),
