@@ -87,6 +87,17 @@ def ik_engine(engine_home: Path) -> Any:
     return _discover_or_skip(f"ik={directory}", engine_home, "COOK_ENGINE_IK is broken")
 
 
+@pytest.fixture(
+    params=[
+        pytest.param("bundled", marks=pytest.mark.engine),
+        pytest.param("ik_engine", marks=pytest.mark.ik),
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> Any:
+    """Each of the two, for tests that say the same of both."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random f16 llama of 1.5 M parameters, 320 tokens, 21 tensors."""

@@ -37,11 +37,10 @@ from cook.provenance import Machine
 from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.convert import Converter, ConvertStep
-from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.head import HeadStep
-from cook.steps.imatrix import ImatrixStep
+from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep

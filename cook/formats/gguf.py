@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -73,9 +73,10 @@ MAX_STRINGS = 1 << 21
 MAX_TENSORS = 1 << 18
 MAX_KEYS = 1 << 16
 MAX_NAME_BYTES = 1024
-MAX_ALIGNMENT = 1 << 24
+ALIGNMENTS = tuple(1 << power for power in range(25))
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _INT64_MAX = (1 << 63) - 1
 
 MetadataScalar = int | float | bool | str
@@ -214,6 +215,10 @@ class GgufFile:
         """A metadata value as the file has it (type, then bytes), for an exact copy."""
         start, end = self.value_spans[key]
         return read_range(self.shards[0], start, end - start)
+
+    def raw_metadata(self) -> dict[str, bytes]:
+        """Every :meth:`raw_value` of the whole model: without what the keys of a shard say."""
+        return {key: self.raw_value(key) for key in self.metadata if key not in SPLIT_KEYS}
 
     def string(self, key: str) -> str | None:
         """A metadata string, or None if absent; InputError if of another type."""
@@ -362,14 +367,16 @@ def read_shard(path: Path, *, index: int = 0, complete: bool = True) -> GgufFile
             at = cursor.position
             metadata[key] = _read_value(cursor, key)
             spans[key] = at, cursor.position
-        alignment = _alignment(cursor, metadata)
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or alignment not in ALIGNMENTS:
+            cursor.fail("general.alignment", f"is no power of two up to {ALIGNMENTS[-1]}")
         tensors: dict[str, TensorInfo] = {}
         for number in range(tensor_count):
             name = cursor.name(f"tensor name {number}", MAX_NAME_BYTES, tensors)
             tensors[name] = _read_tensor(cursor, name, index, alignment)
         data_offset = -(-cursor.position // alignment) * alignment
         if complete:
-            _check_data(cursor, tuple(tensors.values()), data_offset, alignment)
+            _check_data(cursor, tensors.values(), data_offset)
         return GgufFile(
             path=path,
             version=version,
@@ -439,15 +446,6 @@ def _value_type(cursor: Cursor, field: str) -> ValueType:
         cursor.fail(field, f"unknown value type {number}", at=at)
 
 
-def _alignment(cursor: Cursor, metadata: Mapping[str, MetadataValue]) -> int:
-    value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if not isinstance(value, int) or isinstance(value, bool):
-        cursor.fail("general.alignment", "is not an integer")
-    if not 1 <= value <= MAX_ALIGNMENT or value & (value - 1):
-        cursor.fail("general.alignment", f"{value} is not a power of two up to {MAX_ALIGNMENT}")
-    return value
-
-
 def _read_tensor(cursor: Cursor, name: str, shard: int, alignment: int) -> TensorInfo:
     at = cursor.position
     dims = cursor.u32(f"{name}: dimensions")
@@ -469,25 +467,18 @@ def _read_tensor(cursor: Cursor, name: str, shard: int, alignment: int) -> Tenso
     return TensorInfo(name, shape, type_id, offset, shard)
 
 
-def _check_data(
-    cursor: Cursor, tensors: tuple[TensorInfo, ...], data_offset: int, alignment: int
-) -> None:
+def _check_data(cursor: Cursor, tensors: Collection[TensorInfo], data_offset: int) -> None:
     """Every tensor lies inside the file and apart from the others."""
-    needed = max((t.offset + (t.size_bytes or 0) for t in tensors), default=0) + data_offset
-    written = sum(t.size_bytes or 0 for t in tensors) + data_offset  # without paddings
-    if tensors and cursor.file_bytes < needed <= written + len(tensors) * alignment:
-        raise InputError(
-            f"{cursor.path}: cut short: {cursor.file_bytes} of {needed} bytes are here",
-            hint="download it again",
-        )
     end, before = 0, ""
     for tensor in sorted(tensors, key=lambda t: t.offset):
         size = tensor.size_bytes or 0
-        if data_offset + tensor.offset + size > cursor.file_bytes:
-            reason = f"{tensor.offset} + {size} bytes: the file ends after {cursor.file_bytes}"
-            cursor.fail(f"{tensor.name}: data", reason, at=data_offset + tensor.offset)
         if size and tensor.offset < end:
             reason = f"overlaps {shown(before)}"
             cursor.fail(f"{tensor.name}: data", reason, at=data_offset + tensor.offset)
-        if size:
+        if tensor.offset + size > end:
             end, before = tensor.offset + size, tensor.name
+    if tensors and cursor.file_bytes < data_offset + end:
+        raise InputError(
+            f"{cursor.path}: cut short: {cursor.file_bytes} of {data_offset + end} bytes are here",
+            hint="download it again",
+        )

@@ -58,21 +58,20 @@ def write_split_gguf(
     path: Path,
     metadata: Mapping[str, bytes],
     tensors: Sequence[NewTensor],
-    limit: SplitLimit,
+    limit: SplitLimit | None,
     flavour: Flavour,
     *,
     alignment: int = DEFAULT_ALIGNMENT,
-    durable: bool = True,
 ) -> tuple[Path, ...]:
     """Write ``path``'s model as shards next to it, each whole or not at all; their paths in order.
 
-    What fits into one shard is written as ``path``, as without a limit. ``metadata`` is that of
-    the whole, as for :func:`cook.formats.gguf_writer.write_gguf_file`. InputError for more than
-    65,535 shards.
+    What fits into one shard, or has no ``limit``, is written as ``path``. ``metadata`` is that of
+    the whole, as for :func:`cook.formats.gguf_writer.write_gguf_file`. The files may not outlast
+    a power cut: what keeps them sees to that. InputError for more than 65,535 shards.
     """
-    shards = limit.shards(tensors)
+    shards = limit.shards(tensors) if limit is not None else (tuple(tensors),)
     if len(shards) == 1:
-        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=durable)
+        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=False)
         return (path,)
     if len(shards) > MAX_SHARDS:
         raise InputError(
@@ -83,11 +82,9 @@ def write_split_gguf(
     paths = tuple(shard_path(stem, n, len(shards)) for n in range(1, len(shards) + 1))
     for number, (shard, part) in enumerate(zip(paths, shards, strict=True)):
         split_keys = _split_keys(number, len(shards), len(tensors), flavour)
-        if number == 0:
-            first = {**metadata, **split_keys}
-            write_gguf_file(shard, first, part, alignment=alignment, durable=durable)
-        else:  # without general.alignment, so of the default
-            write_gguf_file(shard, split_keys, part, durable=durable)
+        # Behind the first without general.alignment, so of the default.
+        own, padded = (metadata, alignment) if number == 0 else ({}, DEFAULT_ALIGNMENT)
+        write_gguf_file(shard, {**own, **split_keys}, part, alignment=padded, durable=False)
     return paths
 
 

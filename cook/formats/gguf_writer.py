@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -135,27 +135,20 @@ def sharing_padding(
     return {_PADDING: encode(" " * ((wanted - header_bytes) % SHARED_BLOCK))}
 
 
-def _runs(tensors: Sequence[NewTensor], alignment: int) -> Iterator[NewTensor]:
+def _runs(tensors: Sequence[NewTensor], alignment: int) -> list[NewTensor]:
     """``tensors``, those that lie one after the other in another file as one."""
-    run: NewTensor | None = None
+    runs: list[NewTensor] = []
     for tensor in tensors:
-        if (
-            run is not None
-            and isinstance(run.data, FileRange)
-            and isinstance(tensor.data, FileRange)
-        ):
-            before, after = run.data, tensor.data
-            end = before.offset + before.size_bytes
-            padded = end + -before.size_bytes % alignment
-            if before.path == after.path and padded == after.offset:
-                size = padded - before.offset + after.size_bytes
-                run = replace(run, size_bytes=size, data=replace(before, size_bytes=size))
+        before, after = runs[-1].data if runs else None, tensor.data
+        if isinstance(before, FileRange) and isinstance(after, FileRange):
+            padded = before.size_bytes + -before.size_bytes % alignment
+            if before.path == after.path and before.offset + padded == after.offset:
+                size = padded + after.size_bytes
+                joined = replace(before, size_bytes=size)
+                runs[-1] = replace(runs[-1], size_bytes=size, data=joined)
                 continue
-        if run is not None:
-            yield run
-        run = tensor
-    if run is not None:
-        yield run
+        runs.append(tensor)
+    return runs
 
 
 def _write(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:

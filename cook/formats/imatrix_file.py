@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cook.errors import InputError
 from cook.files import atomic_write
-from cook.formats.cursor import Cursor, shown
+from cook.formats.cursor import Cursor
 from cook.formats.gguf import GgufFile, MetadataArray, TensorInfo, is_gguf, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP
 
@@ -118,13 +118,6 @@ def entry_for(imatrix: Imatrix, tensor: str, flavour: str) -> ImatrixEntry | Non
             names = (head + other for other in others)
             return next((imatrix.entries[n] for n in names if n in imatrix.entries), None)
     return None
-
-
-def absent_entries(
-    imatrix: Imatrix, tensors: Iterable[TensorInfo], flavour: str
-) -> tuple[str, ...]:
-    """Names of those ``tensors`` that ``flavour`` would quantize without importance data."""
-    return tuple(t.name for t in tensors if entry_for(imatrix, t.name, flavour) is None)
 
 
 _ALIASES = (
@@ -293,12 +286,7 @@ def _from_dat(cursor: Cursor) -> Imatrix:
     if count < 1 or count * 13 > cursor.file_bytes:
         cursor.fail("entry count", f"{count} is impossible: not an imatrix", at=0)
     for index in range(count):
-        at, field = cursor.position, f"name of entry {index}"
-        name = _dat_text(cursor, field, 1, MAX_NAME_BYTES)
-        if not name.isprintable():
-            cursor.fail(field, f"{shown(name)} has control characters", at=at)
-        if name in entries:
-            cursor.fail(field, f"{shown(name)} occurs twice", at=at)
+        name = cursor.name(f"name of entry {index}", MAX_NAME_BYTES, entries, wide=False)
         at = cursor.position
         calls, values = cursor.i32(f"{name}: calls"), cursor.i32(f"{name}: values")
         if calls < 1 or values < 1:
@@ -309,16 +297,11 @@ def _from_dat(cursor: Cursor) -> Imatrix:
     chunks, dataset = 0, ""
     if cursor.position < cursor.file_bytes:
         # Imatrix files of early 2024 end here; ik reads a cut trailer as garbage.
-        chunks = cursor.i32("chunk count")
-        dataset = _dat_text(cursor, "dataset", 0, 64 * MAX_NAME_BYTES)
+        chunks, at = cursor.i32("chunk count"), cursor.position
+        length = cursor.i32("dataset")
+        if not 0 <= length <= 64 * MAX_NAME_BYTES:
+            cursor.fail("dataset", f"length {length} is impossible: not an imatrix", at=at)
+        dataset = cursor.take(length, "dataset").decode(errors="replace")
     if cursor.position < cursor.file_bytes:
         cursor.fail("end", f"{cursor.file_bytes - cursor.position} bytes more than expected")
     return Imatrix(entries, (dataset,) if dataset else (), chunks, None, "dat")
-
-
-def _dat_text(cursor: Cursor, field: str, least: int, most: int) -> str:
-    at = cursor.position
-    length = cursor.i32(field)
-    if not least <= length <= most:
-        cursor.fail(field, f"length {length} is impossible: not an imatrix", at=at)
-    return cursor.take(length, field).decode(errors="replace")

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from cook.errors import InputError
 from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, sharing_padding
-from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
+from cook.formats.splice import QUANTIZATION_VERSION
 
 EXPERTS_USED = "expert_used_count"
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -159,7 +159,7 @@ def _require_layers(file: GgufFile, layers: Sequence[int]) -> None:
 def _metadata(file: GgufFile, found: Reduction) -> dict[str, bytes]:
     """Of the reduced file; what changes comes last, as llama-quantize has it."""
     architecture = file.architecture
-    metadata = {key: file.raw_value(key) for key in file.metadata if key not in SPLIT_KEYS}
+    metadata = file.raw_metadata()
     for key in _LAST:
         if key in metadata:
             metadata[key] = metadata.pop(key)

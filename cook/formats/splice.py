@@ -12,27 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cook.formats.gguf import GgufFile, TensorInfo, ValueType
 from cook.formats.gguf_writer import encode
+from cook.formats.imatrix_file import Imatrix
 from cook.formats.quant_types import Flavour
 
-SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 QUANTIZATION_VERSION = "general.quantization_version"
 _MOST_BYTES = 127
 """Of a text that an engine adds to the metadata."""
 _LAYER = re.compile(r"blk\.\s*([+-]?\d+)")
-
-
-@dataclass(frozen=True)
-class ImatrixFacts:
-    """What a quantized file says of its imatrix; ``chunks`` 0 and ``dataset`` None are left out."""
-
-    file: str
-    dataset: str | None
-    entries: int
-    chunks: int
 
 
 def quantized_metadata(
@@ -41,10 +30,11 @@ def quantized_metadata(
     *,
     file_type: int,
     quantization_version: int,
-    imatrix: ImatrixFacts | None,
+    imatrix: Imatrix | None = None,
+    imatrix_file: str = "",
 ) -> dict[str, bytes]:
     """The metadata of one whole file (no shard) quantized from ``source``, encoded, in order."""
-    metadata = {k: source.raw_value(k) for k in source.metadata if k not in SPLIT_KEYS}
+    metadata = source.raw_metadata()
 
     def put(key: str, value: int | str, kind: ValueType) -> None:
         if flavour is Flavour.LLAMA_CPP:
@@ -56,12 +46,13 @@ def quantized_metadata(
         put("general.file_type", file_type, ValueType.UINT32)
     if imatrix is not None:
         number = ValueType.UINT32 if flavour is Flavour.LLAMA_CPP else ValueType.INT32
-        put("quantize.imatrix.file", _as_stored(imatrix.file), ValueType.STRING)
-        if imatrix.dataset:
-            put("quantize.imatrix.dataset", _as_stored(imatrix.dataset), ValueType.STRING)
-        put("quantize.imatrix.entries_count", imatrix.entries, number)
-        if imatrix.chunks > 0:
-            put("quantize.imatrix.chunks_count", imatrix.chunks, number)
+        put("quantize.imatrix.file", _as_stored(imatrix_file), ValueType.STRING)
+        if imatrix.datasets and imatrix.datasets[0]:
+            dataset = _as_stored(imatrix.datasets[0])
+            put("quantize.imatrix.dataset", dataset, ValueType.STRING)
+        put("quantize.imatrix.entries_count", len(imatrix.entries), number)
+        if imatrix.chunk_count > 0:
+            put("quantize.imatrix.chunks_count", imatrix.chunk_count, number)
     if flavour is Flavour.IK_LLAMA_CPP:
         put("general.file_type", file_type, ValueType.UINT32)
     return metadata
@@ -69,7 +60,7 @@ def quantized_metadata(
 
 def without_paths(quantized: GgufFile) -> dict[str, bytes]:
     """The metadata of a file that an engine quantized, without the machine's directories."""
-    metadata = {key: quantized.raw_value(key) for key in quantized.metadata}
+    metadata = quantized.raw_metadata()
     for key in ("quantize.imatrix.file", "quantize.imatrix.dataset"):
         if (path := quantized.string(key)) is not None:
             metadata[key] = encode(_as_stored(path))

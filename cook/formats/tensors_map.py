@@ -5,7 +5,7 @@ shape has ne0 first and a type that fell back stands as what it became; further 
 fields may follow, of which ``imatrix`` (the SHA-256 of the matrix's file) is kept. Written by
 ``gguf_info.py`` and signed by its publisher (https://github.com/Thireus/GGUF-Tool-Suite, whose
 shards it describes). A map comes from elsewhere: every count and size is bounded, every figure
-that follows from others is compared with them, and a fault says file, line and column.
+that follows from others is compared with them, and a fault says file and line.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import NoReturn
 
 from cook.errors import InputError
 from cook.formats.cursor import read_text, shown
@@ -28,7 +26,20 @@ MAX_MAP_BYTES = 64 << 20
 MAX_LINE = 4096
 _MOST_ELEMENTS = (1 << 63) - 1
 _SHA256 = r"[0-9a-f]{64}"
+_NUMBER = r"\d{1,19}"
 PACKED = ".zbst"
+_FIELDS = {
+    "a shard's name": r"[^/\\]+\.gguf",
+    "a SHA-256": _SHA256,
+    "a tensor's name": rf"[ -~]{{1,{MAX_NAME_BYTES}}}",
+    "shape=(NE0, ..)": rf"shape=\({_NUMBER}(, ?{_NUMBER})*,?\)",
+    "dtype=TYPE": "dtype=.*",
+    "elements=NUMBER": f"elements={_NUMBER}",
+    "bytes=NUMBER": f"bytes={_NUMBER}",
+}
+"""Of a line, in their order."""
+_MORE = re.compile(rf"(?!imatrix=)[^\W\d]\w*=.*|imatrix={_SHA256}", re.ASCII)
+"""A further field."""
 
 
 @dataclass(frozen=True)
@@ -50,112 +61,62 @@ class MapEntry:
 
 @dataclass(frozen=True, eq=False)
 class TensorsMap:
-    """A whole map, in its order; every tensor and every file once."""
+    """A whole map, by tensor and in its order; every tensor and every file once."""
 
     path: Path
-    entries: tuple[MapEntry, ...]
-
-    @cached_property
-    def _by_tensor(self) -> Mapping[str, MapEntry]:
-        return {entry.tensor: entry for entry in self.entries}
-
-    def find(self, tensor: str) -> MapEntry | None:
-        """The shard that holds ``tensor``, or None."""
-        return self._by_tensor.get(tensor)
+    entries: Mapping[str, MapEntry]
 
 
 def read_tensors_map(path: Path) -> TensorsMap:
-    """The map at ``path``; InputError with file, line and column for anything else."""
+    """The map at ``path``; InputError with file and line for anything else."""
     entries: dict[str, MapEntry] = {}
     files: set[str] = set()
-    for number, content in enumerate(read_text(path, MAX_MAP_BYTES).split("\n"), 1):
-        if not content.strip():
+    for number, line in enumerate(read_text(path, MAX_MAP_BYTES).split("\n"), 1):
+        if not line.strip():
             continue
-        line = _Line(path, number, content.rstrip("\r"))
-        if len(entries) >= MAX_TENSORS:
-            line.fail(0, f"more than {MAX_TENSORS} tensors")
-        entry = line.entry()
-        if entry.file in files:
-            line.fail(0, f"{shown(entry.file)} occurs twice")
-        if entry.tensor in entries:
-            line.fail(2, f"{shown(entry.tensor)} occurs twice")
+        try:
+            entry = _entry(number, line.rstrip("\r"))
+            if len(entries) >= MAX_TENSORS:
+                raise InputError(f"more than {MAX_TENSORS} tensors")
+            for name, known in ((entry.file, files), (entry.tensor, entries)):
+                if name in known:
+                    raise InputError(f"{shown(name)} occurs twice")
+        except InputError as error:
+            raise InputError(f"{path}:{number}: {error.message}", hint=error.hint) from None
         files.add(entry.file)
         entries[entry.tensor] = entry
     if not entries:
-        raise InputError(f"{path}:1:1: names no shard")
-    return TensorsMap(path, tuple(entries.values()))
+        raise InputError(f"{path}:1: names no shard")
+    return TensorsMap(path, entries)
 
 
-_NUMBER = r"\d{1,19}"
-_FIELDS = (
-    ("file", "", r"[^/\\]+\.gguf", "is no name of a shard, NAME-00002-of-00321.gguf"),
-    ("SHA-256", "", _SHA256, "is no SHA-256"),
-    ("tensor", "", rf"[ -~]{{1,{MAX_NAME_BYTES}}}", "is no name of a tensor"),
-    ("shape=", "shape=", rf"\({_NUMBER}(, ?{_NUMBER})*,?\)", "is an impossible shape"),
-    ("dtype=", "dtype=", ".*", ""),
-    ("elements=", "elements=", _NUMBER, "is no number"),
-    ("bytes=", "bytes=", _NUMBER, "is no number"),
-)
-"""Of a line: each field's name, how it begins, what follows, and what else is wrong."""
-
-
-class _Line:
-    """One line, field by field."""
-
-    def __init__(self, path: Path, number: int, text: str) -> None:
-        self.path, self.number = path, number
-        self.fields = text.split(":")
-        if len(text) > MAX_LINE:
-            self.fail(0, f"a line of {len(text)} characters (at most {MAX_LINE})")
-        if len(self.fields) < len(_FIELDS):
-            missing = _FIELDS[len(self.fields)][0]
-            self.fail(len(self.fields) - 1, f"ends before its field {missing}")
-
-    def fail(self, field: int, reason: str) -> NoReturn:
-        """InputError at the beginning of a field, by its index."""
-        column = sum(len(text) + 1 for text in self.fields[:field]) + 1
-        raise InputError(f"{self.path}:{self.number}:{column}: {reason}")
-
-    def entry(self) -> MapEntry:
-        if self.fields[0].endswith(PACKED):
-            self.fail(0, f"packed shards ({PACKED}) are not read, plain .gguf is")
-        values = []
-        for index, (_, prefix, pattern, wrong) in enumerate(_FIELDS):
-            text = self.fields[index]
-            if not text.startswith(prefix):
-                self.fail(index, f"expected {prefix}, found {shown(text)}")
-            values.append(text.removeprefix(prefix))
-            if not re.fullmatch(pattern, values[-1]):
-                self.fail(index, f"{shown(values[-1])} {wrong}")
-        file, sha256, tensor, dims, type_name, elements, size = values
-        if not file.isprintable() or split_name(Path(file)) is None:
-            self.fail(0, f"{shown(file)} {_FIELDS[0][3]}")
-        shape = tuple(int(n) for n in dims.strip("(,)").split(","))
-        if len(shape) > MAX_DIMS or min(shape) < 1 or prod(shape) > _MOST_ELEMENTS:
-            self.fail(3, f"{shown(dims)} {_FIELDS[3][3]}")
-        try:
-            kind = by_name(type_name)
-        except InputError as error:
-            self.fail(4, error.message)
-        if int(elements) != prod(shape):
-            self.fail(5, f"{elements} elements, and the shape {shape} has {prod(shape)}")
-        if shape[0] % kind.block:
-            self.fail(3, f"rows of {shape[0]} do not divide into {kind.name}'s {kind.block}")
-        exact = kind.tensor_bytes(shape)
-        # Maps by gguf-py's own count leave out the scale of each row that ik's types have.
-        without_scales = prod(shape) // kind.block * kind.block_bytes
-        if int(size) not in (exact, without_scales):
-            self.fail(6, f"{size} bytes, and {kind.name} of this shape has {exact}")
-        imatrix = self._imatrix()
-        return MapEntry(self.number, file, sha256, tensor, shape, kind.name, exact, imatrix)
-
-    def _imatrix(self) -> str | None:
-        for index, text in enumerate(self.fields[len(_FIELDS) :], len(_FIELDS)):
-            name, equals, value = text.partition("=")
-            if not equals or not name.isidentifier():
-                self.fail(index, f"expected name=value, found {shown(text)}")
-            if name == "imatrix":
-                if not re.fullmatch(_SHA256, value):
-                    self.fail(index, f"{shown(value)} is no SHA-256")
-                return value
-        return None
+def _entry(number: int, line: str) -> MapEntry:
+    """The shard of one line; InputError without its place."""
+    if len(line) > MAX_LINE:
+        raise InputError(f"a line of {len(line)} characters (at most {MAX_LINE})")
+    fields = line.split(":")
+    if fields[0].endswith(PACKED):
+        raise InputError(f"packed shards ({PACKED}) are not read, plain .gguf is")
+    for index, (what, pattern) in enumerate(_FIELDS.items()):
+        text = fields[index] if index < len(fields) else ""
+        if not text.isprintable() or not re.fullmatch(pattern, text):
+            raise InputError(f"expected {what}, found {shown(text) if text else 'nothing'}")
+    more = fields[len(_FIELDS) :]
+    if wrong := [text for text in more if not _MORE.fullmatch(text)]:
+        raise InputError(f"expected name=value (imatrix=SHA-256), found {shown(wrong[0])}")
+    file, sha256, tensor, *figures = fields[: len(_FIELDS)]
+    dims, type_name, elements, size = (text.partition("=")[2] for text in figures)
+    if split_name(Path(file)) is None:
+        raise InputError(f"{shown(file)} is no name of a shard, NAME-00002-of-00321.gguf")
+    shape = tuple(int(n) for n in dims.strip("(,)").split(","))
+    if len(shape) > MAX_DIMS or min(shape) < 1 or prod(shape) > _MOST_ELEMENTS:
+        raise InputError(f"{shown(dims)} is an impossible shape")
+    kind = by_name(type_name)
+    if int(elements) != prod(shape):
+        raise InputError(f"{elements} elements, and the shape {shape} has {prod(shape)}")
+    exact = kind.tensor_bytes(shape)
+    # Maps by gguf-py's own count leave out the scale of each row that ik's types have.
+    if int(size) not in (exact, prod(shape) // kind.block * kind.block_bytes):
+        raise InputError(f"{size} bytes, and {kind.name} of this shape has {exact}")
+    imatrix = next((text.partition("=")[2] for text in more if text.startswith("imatrix=")), None)
+    return MapEntry(number, file, sha256, tensor, shape, kind.name, exact, imatrix)

@@ -1,4 +1,4 @@
-"""The trace file: what the target said, token by token, once and for all drafts.
+"""The trace file: the replies of the target, token by token, once and for all drafts.
 
 An append-only file: ``COOKTRAC``, then one block of header and one block per reply. A block is
 u32 JSON bytes, u64 payload bytes, JSON, payload, u32 CRC-32 of JSON and payload; numbers are
@@ -166,22 +166,24 @@ class Reply:
     top_logp: Floats32
 
     def __post_init__(self) -> None:
-        n, k = len(self.tokens), self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1
+        head, n = self.head, len(self.tokens)
+        k = self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1
         columns = (self.known, self.logp, self.chain_logp, self.logsumexp, self.margin)
-        if any(len(c) != n for c in columns) or self.top_ids.shape != (n, k):
-            raise InputError(f"reply {self.head.id!r}: its arrays differ in length")
-        if self.top_logp.shape != (n, k) or not 0 < self.head.emitted <= n or not len(self.prompt):
-            raise InputError(f"reply {self.head.id!r}: impossible lengths")
+        fit = all(len(c) == n for c in columns) and len(self.prompt) == head.prompt_tokens
+        alike = self.top_ids.shape == self.top_logp.shape == (n, k)
+        if not (fit and alike and 0 < head.emitted <= n == head.tokens):
+            raise InputError(f"reply {head.id!r}: its arrays differ in length")
         for values in (self.logp, self.chain_logp, self.top_logp):
             if not (values <= ROUNDING).all():  # NaN as well
-                raise InputError(f"reply {self.head.id!r}: a probability is not between 0 and 1")
+                raise InputError(f"reply {head.id!r}: a probability is not between 0 and 1")
 
 
-def _layout(prompt: int, tokens: int, top: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _layout(head: ReplyHead, top: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Type and shape of each array, in the order of the file."""
+    tokens = head.tokens
     numbers = ("logp", "chain_logp", "logsumexp", "margin", "top1_logp")
     return {
-        "prompt": ("<i4", (prompt,)),
+        "prompt": ("<i4", (head.prompt_tokens,)),
         "tokens": ("<i4", (tokens,)),
         **dict.fromkeys(numbers, ("<f4", (tokens,))),
         "top_ids": ("<i4", (tokens, top)),
@@ -190,34 +192,31 @@ def _layout(prompt: int, tokens: int, top: int) -> dict[str, tuple[str, tuple[in
     }
 
 
-def pack_reply(reply: Reply, top: int) -> bytes:
+def _packed(reply: Reply, top: int) -> bytes:
     """The arrays of ``reply``, one after another; InputError unless it has ``top`` candidates."""
     if reply.top_ids.shape[1] != top:
         raise InputError(f"reply {reply.head.id!r} has top-{reply.top_ids.shape[1]}, not {top}")
     best = reply.top_logp[:, :1] if top else np.zeros((len(reply.tokens), 1), np.float32)
     relative = np.maximum(reply.top_logp - best, -60000.0)
     values = vars(reply) | {"top1_logp": best[:, 0], "top_relative": relative}
-    layout = _layout(len(reply.prompt), len(reply.tokens), top)
+    layout = _layout(reply.head, top)
     return b"".join(np.ascontiguousarray(values[n], t).tobytes() for n, (t, _) in layout.items())
 
 
-def unpack_reply(head: ReplyHead, top: int, payload: bytes, where: str) -> Reply:
-    """The reply in ``payload``; InputError, with ``where``, for bytes of another length."""
+def _unpacked(head: ReplyHead, top: int, payload: bytes) -> Reply:
+    """The reply in ``payload``; InputError for bytes of another length."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     end = 0
-    for name, (kind, shape) in _layout(head.prompt_tokens, head.tokens, top).items():
+    for name, (kind, shape) in _layout(head, top).items():
         start, end = end, end + np.dtype(kind).itemsize * prod(shape)
         if end <= len(payload):
             arrays[name] = np.frombuffer(payload[start:end], kind).reshape(shape)
     if end != len(payload):
-        raise InputError(f"{where}: reply {head.id!r} has {len(payload)} bytes, not {end}")
+        raise InputError(f"reply {head.id!r} has {len(payload)} bytes, not {end}")
     best = arrays.pop("top1_logp")[:, None]
     arrays["top_logp"] = arrays.pop("top_relative").astype(np.float32) + best
     arrays["known"] = arrays["known"] != 0
-    try:
-        return Reply(head, **arrays)
-    except InputError as error:
-        raise InputError(f"{where}: {error.message}") from None
+    return Reply(head, **arrays)
 
 
 _MAX_BYTES = 256 << 20
@@ -231,20 +230,16 @@ def pack_vocabulary(vocabulary: Vocabulary) -> bytes:
 
 def unpack_vocabulary(facts: TokenizerFacts, payload: bytes, path: Path) -> Vocabulary:
     """The vocabulary of the header of ``path``; InputError when the payload is not one."""
-    inflate = zlib.decompressobj()
-    try:
+    inflate, data = zlib.decompressobj(), b""
+    with contextlib.suppress(zlib.error):
         data = inflate.decompress(payload, _MAX_BYTES)
-    except zlib.error as error:
-        raise _damaged(path, f"its vocabulary is damaged: {error}") from None
-    if inflate.unconsumed_tail or not inflate.eof:
-        raise _damaged(path, "its vocabulary is damaged: it does not end")
     tokens: list[bytes] = []
     at = 0
     while at + _LENGTH.size <= len(data) and len(tokens) < facts.size:
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(data, at)[0]
         tokens.append(data[start:at])
-    if len(tokens) != facts.size or at != len(data):
+    if not inflate.eof or len(tokens) != facts.size or at != len(data):
         raise _damaged(path, f"its vocabulary is damaged: it holds no {facts.size} tokens")
     return Vocabulary(**facts.model_dump(exclude={"size"}), tokens=tuple(tokens))
 
@@ -370,7 +365,10 @@ class TraceFile:
             raise InputError(f"{self.path}: no reply {name!r}")
         head, block = self._replies[name]
         payload = self._payload(block, f"reply {name!r}")
-        return unpack_reply(head, self.header.top, payload, str(self.path))
+        try:
+            return _unpacked(head, self.header.top, payload)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error.message}") from None
 
 
 class TraceWriter(Closing):
@@ -402,7 +400,14 @@ class TraceWriter(Closing):
             os.ftruncate(self._file.fileno(), 0)
             self._write(MAGIC + _block(self.header.model_dump_json().encode(), vocabulary))
             return set()
-        _require_same(self.path, trace.header, self.header)
+        old, new = trace.header.conditions(), self.header.conditions()
+        differing = [name for name in new if old[name] != new[name]]
+        if differing:
+            lines = [f"{n}: {str(old[n])[:60]} there, {str(new[n])[:60]} now" for n in differing]
+            raise InputError(
+                f"{self.path}: was recorded under other conditions: " + "; ".join(lines),
+                hint="give another file name, or remove the old trace",
+            )
         os.ftruncate(self._file.fileno(), trace.whole_bytes)
         self._file.seek(0, os.SEEK_END)
         return set(trace.ids)
@@ -416,12 +421,9 @@ class TraceWriter(Closing):
         """Add one reply; it is on the disk when this returns."""
         if reply.head.id in self.done:
             raise InputError(f"{self.path}: reply {reply.head.id!r} is recorded already")
-        payload = pack_reply(reply, self.header.top)
-        head = reply.head
-        if head.prompt_tokens != len(reply.prompt) or head.tokens != len(reply.tokens):
-            raise InputError(f"reply {head.id!r}: its head does not fit its arrays")
-        self._write(_block(head.model_dump_json().encode(), payload))
-        self.done.add(head.id)
+        payload = _packed(reply, self.header.top)
+        self._write(_block(reply.head.model_dump_json().encode(), payload))
+        self.done.add(reply.head.id)
 
     def close(self) -> None:
         self._file.close()
@@ -445,14 +447,3 @@ def _header(path: Path, text: bytes) -> TraceHeader:
 def _why(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
-
-
-def _require_same(path: Path, has: TraceHeader, wanted: TraceHeader) -> None:
-    old, new = has.conditions(), wanted.conditions()
-    differing = [name for name in new if old[name] != new[name]]
-    if differing:
-        lines = [f"{n}: {str(old[n])[:60]} there, {str(new[n])[:60]} now" for n in differing]
-        raise InputError(
-            f"{path}: was recorded under other conditions: " + "; ".join(lines),
-            hint="give another file name, or remove the old trace",
-        )

@@ -247,7 +247,7 @@ class Publication:
 
 def _entry(repository: Repository, tensor: TensorInfo, type_name: str) -> MapEntry:
     """The map's line for a tensor of the source; InputError, with its place, where it differs."""
-    entry = repository.map.find(tensor.name)
+    entry = repository.map.entries.get(tensor.name)
     if entry is None:
         raise InputError(
             f"{repository.map.path}: has no {tensor.name}",

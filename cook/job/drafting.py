@@ -27,9 +27,8 @@ from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
 from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
 from cook.recipe.sources import HubRef
-from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.head import HeadStep
-from cook.steps.imatrix import ImatrixStep
+from cook.steps.imatrix import ImatrixStep, TraceCorpusStep, corpus_args
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep

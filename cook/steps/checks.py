@@ -144,19 +144,31 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         load = model_load(self.engine, path, self.args, self.live.live.context)
         with bench.workers.loaded(self.engine, load) as (worker, info):
             replies: list[LiveReply] = []
-            passed_over = 0
             for run in runs:
                 reply = recorded[run.id]
                 tokens = emitted_tokens(run, reply, worker, info, self.settings.n_max)
                 if tokens is None:
-                    passed_over += 1
-                elif len(replies) < REQUESTS:
-                    prompt = tuple(reply.prompt.tolist())
-                    replies.append(_as_reply(run, prompt, tokens, self.live.live.max_tokens))
+                    continue
+                replies.append(
+                    LiveReply(
+                        prompt=tuple(reply.prompt.tolist()),
+                        tokens=tokens,
+                        n_predict=self.live.live.max_tokens,
+                        draft_n=run.draft_n or 0,
+                        draft_n_accepted=run.draft_n_accepted or 0,
+                        decode_s=run.predicted_ms / 1e3,
+                        stop=run.stop,
+                    )
+                )
             found = check_counts(
-                worker, info, replies, self.settings, self.profile, context=self.live.live.context
+                worker,
+                info,
+                replies[:REQUESTS],
+                self.settings,
+                self.profile,
+                context=self.live.live.context,
             )
-        return replace(found, passed_over=passed_over)
+        return replace(found, passed_over=len(runs) - len(replies))
 
 
 def emitted_tokens(
@@ -170,34 +182,20 @@ def emitted_tokens(
     """
     if run.tokens is not None:
         return run.tokens
-    said = recorded.tokens[: run.predicted_n]
-    if len(said) == run.predicted_n:
+    traced = recorded.tokens[: run.predicted_n]
+    if len(traced) == run.predicted_n:
         whole, least = (
             worker.detokenize(part, special=False).rstrip("\ufffd")
-            for part in (said, said[:-n_max])
+            for part in (traced, traced[:-n_max])
         )
         if whole.startswith(run.text) and run.text.startswith(least):
-            return tuple(said.tolist())
+            return tuple(traced.tolist())
     tokens = worker.tokenize(run.text, add_special=False, parse_special=False)
     if worker.detokenize(tokens, special=False) != run.text:
         return None
     if run.stop == "eos" and len(info.eog) == 1:
         tokens = (*tokens, *info.eog)
     return tokens if len(tokens) == run.predicted_n else None
-
-
-def _as_reply(
-    run: PromptRun, prompt: tuple[int, ...], tokens: tuple[int, ...], n_predict: int
-) -> LiveReply:
-    return LiveReply(
-        prompt=prompt,
-        tokens=tokens,
-        n_predict=n_predict,
-        draft_n=run.draft_n or 0,
-        draft_n_accepted=run.draft_n_accepted or 0,
-        decode_s=run.predicted_ms / 1e3,
-        stop=run.stop,
-    )
 
 
 @dataclass(frozen=True)
@@ -274,8 +272,7 @@ class CompareStep(Step[CompareOutcome]):
 
     def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
         """The prompts of those ``ids`` as the server saw them."""
-        prompts = self.baseline.prompts
-        asked = [prompts[one] for one in ids]
+        asked = [self.baseline.prompts[one] for one in ids]
         if not self.baseline.live.chat:
             return [prompt.untemplated for prompt in asked]
         return rendered(self.engine, path, self.target_args.extra, asked, bench.supervisor)
@@ -355,9 +352,6 @@ class Seen:
         gap = self.difference.gap
         return None if gap is None else abs(gap) <= NEAR_TIE_GAP
 
-    def with_gap(self, gap: float | None, at_least: float | None) -> Seen:
-        return replace(self, difference=replace(self.difference, gap=gap, gap_at_least=at_least))
-
 
 def _changes_its_mind(
     worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | None
@@ -395,7 +389,11 @@ def _first_difference(
     chain: Sampling | None,
     looked_up: bool,
 ) -> Seen:
-    left, right = _tokens(target, a), _tokens(target, b)
+    # ik returns no ids, so its text is tokenized again.
+    left, right = (
+        run.tokens if run.tokens is not None else target.tokenize(run.text, add_special=False)
+        for run in (a, b)
+    )
     position = next(
         (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
         min(len(left), len(right)),
@@ -403,36 +401,30 @@ def _first_difference(
     ours = left[position] if position < len(left) else None
     theirs = right[position] if position < len(right) else None
     text = (*target.tokenize(prompt, add_special=True), *left[:position])
-    seen = Seen(
-        Difference(a.id, position, len(left), ours, theirs, None, None), text, left[position:]
-    )
-    if ours is None or theirs is None or not looked_up:
-        return seen
-    known = _likely(target, text)
+    gap, at_least, draws = None, None, None
+    if looked_up and ours is not None and theirs is not None:
+        gap, at_least, draws = _gap(_likely(target, text), ours, theirs, chain)
+    found = Difference(a.id, position, len(left), ours, theirs, gap, at_least)
+    return Seen(found, text, left[position:], draws)
+
+
+def _gap(
+    known: Mapping[int, float], ours: int, theirs: int, chain: Sampling | None
+) -> tuple[float | None, float | None, Draws | None]:
+    """The two gaps of a :class:`Difference` by the log-probabilities that are ``known``, and under
+    a ``chain`` the draws; None for what ``known`` does not show."""
     if ours not in known:
-        return seen
-    if chain is not None:
-        return _drawn(seen, ours, theirs, known, chain)
-    if theirs in known:
-        return seen.with_gap(known[ours] - known[theirs], None)
-    return seen.with_gap(None, known[ours] - min(known.values()))
-
-
-def _drawn(seen: Seen, ours: int, theirs: int, known: Mapping[int, float], chain: Sampling) -> Seen:
-    """``seen`` as one draw sees it; unknown where ``known`` does not tell all that is drawn of."""
+        return None, None, None
+    if chain is None:
+        if theirs in known:
+            return known[ours] - known[theirs], None, None
+        return None, known[ours] - min(known.values()), None
     if chain.repeat_penalty != 1.0 or not 0 < chain.whole_request()["top_k"] <= len(known):
-        return seen
+        return None, None, None
     ids = sorted(known, key=lambda token: -known[token])
     draws = Draws.of(chain, np.array(ids, np.int32), np.array([known[i] for i in ids], np.float32))
-    at_least = None if theirs in known or ours not in draws.ranges else draws.gap_at_least()
-    return replace(seen, draws=draws).with_gap(draws.gap(ours, theirs), at_least)
-
-
-def _tokens(target: Worker | Server, run: PromptRun) -> tuple[int, ...]:
-    """Emitted ids; re-tokenized from the text where the engine returns none (ik)."""
-    if run.tokens is not None:
-        return run.tokens
-    return tuple(target.tokenize(run.text, add_special=False))
+    unbounded = theirs in known or ours not in draws.ranges
+    return draws.gap(ours, theirs), None if unbounded else draws.gap_at_least(), draws
 
 
 @dataclass(frozen=True)
@@ -482,15 +474,12 @@ class ControlStep(Step[ControlOutcome]):
         trace = read_trace(bench, self.trace)
         load = model_load(self.engine, self.target.path, self.args, trace.header.context)
         chosen = _chosen(trace)
-        found, margins = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+        found: list[tuple[Floats32, Floats32]] = []
         with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
-            for index, reply in enumerate(trace):
-                if index in chosen:
-                    differences, flipped = self._differences(worker, trace, reply)
-                    found.append(differences)
-                    margins.append(flipped)
-                bench.advance((index + 1) / len(trace))
-        every, flips = np.concatenate(found), np.concatenate(margins)
+            for name in chosen:
+                found.append(self._differences(worker, trace, trace.reply(name)))
+                bench.advance(len(found) / len(chosen))
+        every, flips = (np.concatenate(part) for part in zip(*found, strict=True))
         if not len(every) or not np.isfinite(every).all():
             raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
         return ControlOutcome(
@@ -520,12 +509,12 @@ class ControlStep(Step[ControlOutcome]):
         return np.abs(batched.logq - logp)[known], margin[changed & greedy]
 
 
-def _chosen(trace: TraceFile) -> set[int]:
-    """The replies with the shortest prompts, as many as it takes."""
-    order = sorted(range(len(trace)), key=lambda index: trace.heads[index].prompt_tokens)
-    chosen: set[int] = set()
-    for index in order[:REPLIES]:
-        chosen.add(index)
-        if sum(trace.heads[i].emitted for i in chosen) >= MIN_REPLY_TOKENS:
-            break
+def _chosen(trace: TraceFile) -> list[str]:
+    """The replies with the shortest prompts, as many as it takes, by their prompts' ids."""
+    chosen: list[str] = []
+    tokens = 0
+    for head in sorted(trace.heads, key=lambda head: head.prompt_tokens)[:REPLIES]:
+        if tokens < MIN_REPLY_TOKENS:
+            chosen.append(head.id)
+            tokens += head.emitted
     return chosen

@@ -19,23 +19,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, failure
 from cook.errors import CookError, InputError, PrerequisiteError
 from cook.files import publish, temporary_beside
+from cook.formats.cursor import Cursor
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.safetensors import parameters
 from cook.graph.cost import Cost
+from cook.graph.execute import Executor
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.paths import cook_home
+from cook.graph.store import Store
+from cook.output import Mode, Output
+from cook.paths import cook_home, free_bytes
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.phase import Phase
-
-if TYPE_CHECKING:
-    from cook.output import Output
+from cook.units import size
 
 SCRIPT = "convert_hf_to_gguf.py"
 MARKER = "Model successfully exported to"
@@ -43,7 +45,9 @@ BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 LEAST_SHARE = 0.5
 """Of the parameters that went in; a vision tower or a draft layer may stay behind, half may not."""
 MAX_INDEX_BYTES = 64 << 20
-_BESIDE = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+MAX_HEADER_BYTES = 100_000_000
+"""Of safetensors: the format's own limit."""
+_DESCRIPTIONS = (".json", ".model", ".txt", ".jinja", ".tiktoken")
 _WRITING = re.compile(rb"Writing:\s+(\d{1,3})%")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'")
 
@@ -75,8 +79,7 @@ def find_converter(engine_folder: Path | None = None, outtype: str = "bf16") -> 
     Its Python is ``COOK_CONVERTER_PYTHON``, the checkout's own environment, or ``python3``.
     InputError when ``COOK_CONVERTER`` names nothing; None when there is none to be found.
     """
-    named = os.environ.get("COOK_CONVERTER")
-    if named:
+    if named := os.environ.get("COOK_CONVERTER"):
         path = Path(named).expanduser().absolute()
         script = path / SCRIPT if path.is_dir() else path
         if not script.is_file():
@@ -85,25 +88,21 @@ def find_converter(engine_folder: Path | None = None, outtype: str = "bf16") -> 
                 hint=f"name {SCRIPT} of a llama.cpp checkout, or the checkout",
             )
         return Converter(script, _python(script.parent), outtype)
-    if engine_folder is None:
+    folders = [engine_folder, *engine_folder.parents][:5] if engine_folder is not None else []
+    checkout = next((folder for folder in folders if (folder / SCRIPT).is_file()), None)
+    if checkout is None:
         return None
-    for folder in [engine_folder, *engine_folder.parents][:5]:
-        if (folder / SCRIPT).is_file():
-            return Converter(folder / SCRIPT, _python(folder), outtype)
-    return None
+    return Converter(checkout / SCRIPT, _python(checkout), outtype)
 
 
 def _python(checkout: Path) -> Path:
-    named = os.environ.get("COOK_CONVERTER_PYTHON")
-    if named:
-        found = shutil.which(Path(named).expanduser())
-        if found is None:
+    if named := os.environ.get("COOK_CONVERTER_PYTHON"):
+        if (found := shutil.which(Path(named).expanduser())) is None:
             raise InputError(f"COOK_CONVERTER_PYTHON: {named}: no such program")
         return Path(found).absolute()
-    for own in (".venv", "venv"):
-        if os.access(checkout / own / "bin" / "python", os.X_OK):
-            return checkout / own / "bin" / "python"
-    return Path(shutil.which("python3") or sys.executable)
+    own = (checkout / venv / "bin" / "python" for venv in (".venv", "venv"))
+    usable = next((python for python in own if os.access(python, os.X_OK)), None)
+    return usable or Path(shutil.which("python3") or sys.executable)
 
 
 def no_converter(model: str) -> PrerequisiteError:
@@ -119,18 +118,15 @@ def model_files(folder: Path) -> tuple[Path, ...]:
     files = sorted(p for p in folder.iterdir() if p.is_file())
     weights = [p for p in files if p.suffix == ".safetensors"]
     own = [p for p in weights if not p.name.startswith("consolidated")]
-    return (*(own or weights), *(p for p in files if p.name.endswith(_BESIDE)))
+    return (*(own or weights), *(p for p in files if p.name.endswith(_DESCRIPTIONS)))
 
 
 @dataclass(frozen=True)
 class ConvertOutcome:
     """``parameters`` of ``source_parameters`` are in the GGUF."""
 
-    tensors: int
     parameters: int
     source_parameters: int
-    seconds: float
-    peak_rss_bytes: int
     command: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -192,15 +188,16 @@ class ConvertStep(Step[ConvertOutcome]):
                 raise _failed(self.converter, result)
             file = self._verified(partial, result)
             publish(partial, output)
-        found = sum(tensor.elements for tensor in file.tensors)
+        found, wanted = sum(t.elements for t in file.tensors), self._source_parameters
+        alike = abs(found - wanted) <= wanted // 100
+        more = (
+            f"{found} parameters were written and {wanted} were there: some were left out or tied"
+        )
         return ConvertOutcome(
-            tensors=len(file.tensors),
             parameters=found,
-            source_parameters=self._source_parameters,
-            seconds=result.seconds,
-            peak_rss_bytes=result.peak_rss_bytes,
+            source_parameters=wanted,
             command=self._command(Path(self.name), Path(MODEL_FILE)),
-            warnings=_parameters_missing(found, self._source_parameters),
+            warnings=() if alike else (more,),
         )
 
     def _command(self, folder: Path, output: Path) -> tuple[str, ...]:
@@ -225,22 +222,45 @@ class ConvertStep(Step[ConvertOutcome]):
 
     def _verified(self, path: Path, result: ProcessResult) -> GgufFile:
         """The GGUF that was written, if it holds what the marker and the weights promise."""
+
+        def silent(message: str) -> CookError:
+            return failure(result, Outcome.SILENT_FAILURE, message)
+
         if MARKER not in result.stderr_tail + result.stdout_tail:
-            raise failure(result, Outcome.SILENT_FAILURE, f"it never said {MARKER!r}")
+            raise silent(f"it never said {MARKER!r}")
         try:
             file = read_gguf(path)
         except InputError as error:
-            message = error.message.replace(str(path), MODEL_FILE)
-            raise failure(result, Outcome.SILENT_FAILURE, message) from None
+            raise silent(error.message.replace(str(path), MODEL_FILE)) from None
         found, wanted = sum(t.elements for t in file.tensors), self._source_parameters
         if found < wanted * LEAST_SHARE or not found:
-            message = f"{found} of {wanted} parameters are in what it wrote"
-            raise failure(result, Outcome.SILENT_FAILURE, message)
-        other = sorted({t.type_name for t in file.tensors} - {"f32", self.converter.outtype})
-        if other:
-            message = f"asked for {self.converter.outtype}, and it wrote {', '.join(other)}"
-            raise failure(result, Outcome.SILENT_FAILURE, message)
+            raise silent(f"{found} of {wanted} parameters are in what it wrote")
+        if other := {t.type_name for t in file.tensors} - {"f32", self.converter.outtype}:
+            wrote = ", ".join(sorted(other))
+            raise silent(f"asked for {self.converter.outtype}, and it wrote {wrote}")
         return file
+
+
+def parameters(path: Path) -> int:
+    """How many numbers a safetensors file holds by its header: a little-endian u64, and a JSON
+    object of so many bytes. InputError for a file that is none or is cut short."""
+    with Cursor(path, MAX_HEADER_BYTES + 8) as cursor:
+        length = cursor.u64("header length")
+        if length > MAX_HEADER_BYTES:
+            cursor.fail("header length", f"{length} is more than {MAX_HEADER_BYTES}", at=0)
+        try:
+            header = json.loads(cursor.take(length, "header"))
+            entries = [entry for name, entry in header.items() if name != "__metadata__"]
+            shapes = [entry["shape"] for entry in entries]
+            ends = [int(entry["data_offsets"][1]) for entry in entries]
+            if any(type(n) is not int or n < 0 for shape in shapes for n in shape):
+                raise TypeError
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            raise InputError(f"{path}: header at byte 8: not a safetensors header") from None
+        end = 8 + length + max(ends, default=0)
+        if end > cursor.file_bytes:
+            raise InputError(f"{path}: needs {end} bytes and the file has {cursor.file_bytes}")
+    return sum(prod(shape) for shape in shapes)
 
 
 def require_whole(files: Sequence[Path]) -> None:
@@ -267,12 +287,6 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
 
     Errors: those of the step; PrerequisiteError when the store's disk is too small.
     """
-    from cook.graph.execute import Executor
-    from cook.graph.store import Store
-    from cook.output import Mode, Output
-    from cook.paths import free_bytes
-    from cook.units import size
-
     store = Store(cook_home() / "store")
     artifact = store.find(step.kind, step.key)
     if not run:
@@ -320,9 +334,3 @@ def _failed(converter: Converter, result: ProcessResult) -> CookError:
     elif "custom code" in output or "trust_remote_code" in output:
         hint = "its tokenizer is Python code, which cook does not run: convert this one yourself"
     return failure(result, hint=hint)
-
-
-def _parameters_missing(found: int, wanted: int) -> tuple[str, ...]:
-    if abs(found - wanted) <= wanted // 100:
-        return ()
-    return (f"{found} parameters were written and {wanted} were there: some were left out or tied",)

@@ -14,12 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from cook.engines.base import Engine, ModelArgs
+from cook.engines.process.system import group_activity
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
@@ -35,6 +38,7 @@ from cook.steps.trace import Trace, TraceStep, read_trace
 from cook.steps.work import computed_bytes, model_bytes, read_bytes, wide
 
 R = TypeVar("R")
+K = TypeVar("K")
 
 SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of slots: between these the price of a batch is drawn as a line."""
@@ -171,7 +175,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         reading_s = [depth * computed / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
         again = sum(min(MOST_ROUNDS, max(1, int(s / round_s))) - 1 for s in reading_s)
         batches = (len(grid.depths) + again) * WINDOWS * repeats
-        # One long text is read, and short prompts by themselves.
+        # One long text is read, and each short prompt alone.
         short = max((stop for stop in grid.stops if stop <= ubatch), default=0)
         read = float(short + max((stop for stop in grid.stops if stop > ubatch), default=0))
         for length in (n for n in grid.prompts if n <= ubatch):
@@ -200,7 +204,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         load = contexts[0][0]
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
-            watch = Watch(partial(_cpu_s, worker))
+            watch = _watch(worker)
             times = _Times(worker, texts, self.verifies, load.ubatch)
             rows: list[tuple[float, ...]] = []
             for stop in grid.stops:
@@ -228,13 +232,11 @@ class CurveStep(_TimedModel[CurveOutcome]):
         for width in self.widths:
             fewest = next((rows for rows in self.rows if rows >= width), usual)
             shares.setdefault(fewest, []).append(width)
-        return [
-            (
-                model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs),
-                widths,
-            )
-            for outputs, widths in shares.items()
-        ]
+
+        def load(outputs: int) -> ModelLoad:
+            return model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
+
+        return [(load(outputs), widths) for outputs, widths in shares.items()]
 
     def _row(
         self, depth: int, times: _Times, contexts: Sequence[tuple[ModelLoad, list[int]]]
@@ -361,23 +363,16 @@ class _Times:
         self.read_s[tokens] = self.read_s[known] + rest_s
 
     def row(self, depth: int, widths: Sequence[int], share: float = 1.0) -> tuple[float, ...]:
-        """Median seconds for each width at ``depth``; windows outside, widths inside, so that
-        a drift of the machine falls on all widths. ``share``: of the time that reading to there
+        """Median seconds for each width at ``depth``. ``share``: of the time that reading to there
         took, in which windows are timed again."""
-        found: dict[int, list[float]] = {width: [] for width in widths}
-        before = self._window(depth, 0)
-        reading_s, timed_s = share * self.read_s.get(depth, 0.0), 0.0
-        for number in range(MOST_ROUNDS):
-            if number and timed_s * (number + 1) / number > reading_s:
-                break
-            for window in range(WINDOWS):
-                text = before + self._window(depth + max(widths), window)[depth:]
-                for width in widths:
-                    decode_s, sample_s = self._batch(text, depth, width)
-                    found[width].append(decode_s)
-                    timed_s += decode_s
-                    self.samples.append(sample_s / (width if self.verifies else 1))
-        return tuple(median(found[width]) for width in widths)
+        before, deepest = self._window(depth, 0), depth + max(widths)
+        texts = [before + self._window(deepest, window)[depth:] for window in range(WINDOWS)]
+
+        def timed(width: int, window: int) -> float:
+            return self._batch(texts[window], depth, width)
+
+        reading_s = share * self.read_s.get(depth, 0.0)
+        return tuple(_medians(widths, timed, reading_s).values())
 
     def prompt(self, tokens: int) -> float:
         """Seconds of a whole prompt: as it was read where it is longer than a ubatch, else the
@@ -387,22 +382,19 @@ class _Times:
         once_s = self.worker.read(self._window(tokens, 0))
         if once_s >= SLOW_S:
             return once_s
-        found: list[float] = []
-        for window in range(WINDOWS):
-            timing = self.worker.time_batch(
-                self._window(tokens, window),
-                depth=0,
-                tokens=tokens,
-                repeats=REPEATS,
-                all_outputs=False,
-            )
-            found.append(median(timing.decode_ns.tolist()) / 1e9)
-        return float(median(found))
+        texts = [self._window(tokens, window) for window in range(WINDOWS)]
+        timings = [
+            self.worker.time_batch(text, depth=0, tokens=tokens, repeats=REPEATS, all_outputs=False)
+            for text in texts
+        ]
+        return median(_median_s(timing.decode_ns) for timing in timings)
 
-    def _batch(self, text: list[int], depth: int, width: int) -> tuple[float, float]:
-        """Median seconds of one batch and of its sampling."""
+    def _batch(self, text: list[int], depth: int, width: int) -> float:
+        """Median seconds of one batch; those of its sampling join ``samples``."""
+        sample_s = 0.0
 
-        def timed(repeats: int) -> tuple[float, float]:
+        def timed(repeats: int) -> float:
+            nonlocal sample_s
             timing = self.worker.time_batch(
                 text,
                 depth=depth,
@@ -411,12 +403,12 @@ class _Times:
                 all_outputs=self.verifies,
                 sample_k=40 if self.verifies else 10,
             )
-            decode_s, sample_s = (
-                median(ns.tolist()) / 1e9 for ns in (timing.decode_ns, timing.sample_ns)
-            )
-            return decode_s, sample_s
+            sample_s = _median_s(timing.sample_ns)
+            return _median_s(timing.decode_ns)
 
-        return _steady(timed)
+        decode_s = _steady(timed)
+        self.samples.append(sample_s / (width if self.verifies else 1))
+        return decode_s
 
     def sample_s(self) -> float:
         return float(median(self.samples))
@@ -435,20 +427,42 @@ class _Times:
         return (self.joined * 2)[start : start + tokens]
 
 
-def _steady(timed: Callable[[int], tuple[float, float]]) -> tuple[float, float]:
-    """What ``timed`` says of a batch, its seconds first, as it takes in the midst of many: with as
-    many repeats as that needs."""
-    once = timed(1)
-    if once[0] >= SLOW_S:
-        return once
-    return timed(max(REPEATS, min(MOST_REPEATS, math.ceil(STEADY_S / once[0]))))
+def _medians(
+    batches: Iterable[K], timed: Callable[[K, int], float], reading_s: float = 0.0
+) -> dict[K, float]:
+    """Median seconds of each of ``batches``, which ``timed`` takes one of, and a window's number;
+    windows outside, so that a drift of the machine falls on all alike. All again, where that takes
+    no longer than ``reading_s`` in all: see :data:`MOST_ROUNDS`."""
+    found: dict[K, list[float]] = {batch: [] for batch in batches}
+    for number in range(MOST_ROUNDS):
+        timed_s = sum(map(sum, found.values()))
+        if number and timed_s * (number + 1) / number > reading_s:
+            break
+        for window in range(WINDOWS):
+            for batch, seconds in found.items():
+                seconds.append(timed(batch, window))
+    return {batch: median(seconds) for batch, seconds in found.items()}
 
 
-def _cpu_s(worker: Worker) -> float | None:
-    from cook.engines.process.system import group_activity
+def _steady(timed: Callable[[int], float]) -> float:
+    """Seconds of a batch that ``timed`` repeats so many times, as it takes in the midst of many:
+    with as many repeats as that needs."""
+    once_s = timed(1)
+    if once_s >= SLOW_S:
+        return once_s
+    return timed(max(REPEATS, min(MOST_REPEATS, math.ceil(STEADY_S / once_s))))
 
-    activity = group_activity(worker.pid)
-    return activity.cpu_s if activity else None
+
+def _median_s(ns: Sequence[int] | npt.NDArray[np.int64]) -> float:
+    return float(np.median(ns)) / 1e9
+
+
+def _watch(worker: Worker) -> Watch:
+    def cpu_s() -> float | None:
+        activity = group_activity(worker.pid)
+        return activity.cpu_s if activity else None
+
+    return Watch(cpu_s)
 
 
 @dataclass(frozen=True)
@@ -517,7 +531,7 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
         least = min(head.prompt_tokens for head in trace.heads)
         deepest = max(head.prompt_tokens + head.tokens for head in trace.heads)
         depths = tuple(sorted({least, max(deepest, least + 1)}))
-        slots, beyond = self.sequences[-1], max(self.widths)
+        beyond = max(self.widths)
         load = model_load(
             self.engine,
             model_path(bench, self.model),
@@ -525,74 +539,66 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
             trace.header.context,
             beyond=beyond,
             outputs=beyond if self.verifies else 1,
-            slots=slots,
+            slots=self.sequences[-1],
         )
         with bench.workers.loaded(self.engine, load) as (worker, _):
-            watch = Watch(partial(_cpu_s, worker))
-            times = _SlotTimes(worker, texts, self.verifies, slots, beyond)
-            rows: dict[int, list[tuple[float, ...]]] = {s: [] for s in self.sequences}
-            for index, depth in enumerate(depths):
-                for count, row in times.rows(depth, self.sequences, self.widths).items():
-                    rows[count].append(row)
-                bench.advance((index + 1) / len(depths))
+            watch = _watch(worker)
+            rows = []
+            for depth in depths:
+                rows.append(
+                    _slot_rows(worker, texts, depth, self.sequences, self.widths, self.verifies)
+                )
+                bench.advance(len(rows) / len(depths))
             others = watch.others_cores()
         return SlotCurveOutcome(
             sequences=self.sequences,
             depths=depths,
             widths=self.widths,
-            seconds=tuple(tuple(rows[s]) for s in self.sequences),
+            seconds=tuple(tuple(row[s] for row in rows) for s in self.sequences),
             others_cores=others,
         )
 
 
-class _SlotTimes:
-    """Times batches of one loaded model, each of ``slots`` slots holding its own stretch of
-    ``text``."""
+def _slot_rows(
+    worker: Worker,
+    text: Sequence[int],
+    depth: int,
+    sequences: Sequence[int],
+    widths: Sequence[int],
+    verifies: bool,
+) -> dict[int, tuple[float, ...]]:
+    """Median seconds by the number of slots that decode together, for each width; every slot holds
+    its own stretch of ``text``, ``depth`` tokens long."""
+    slots, beyond = max(sequences), max(widths)
+    if len(text) < beyond:
+        raise StepError(
+            f"the trace has {len(text)} tokens; timing {beyond} at once needs as many",
+            hint="record more or longer replies",
+        )
 
-    def __init__(
-        self, worker: Worker, text: Sequence[int], verifies: bool, slots: int, beyond: int
-    ) -> None:
-        self.worker, self.verifies, self.slots, self.beyond = worker, verifies, slots, beyond
-        if len(text) < beyond:
-            raise StepError(
-                f"the trace has {len(text)} tokens; timing {beyond} at once needs as many",
-                hint="record more or longer replies",
-            )
-        self.text = text
+    def stretches(tokens: int, place: int) -> list[list[int]]:
+        """So many tokens for each slot, around the text's end, where no other begins."""
+        places = slots * (WINDOWS + 1)
+        starts = (len(text) * (n * (WINDOWS + 1) + place) // places for n in range(slots))
+        return [[text[(at + i) % len(text)] for i in range(tokens)] for at in starts]
 
-    def rows(
-        self, depth: int, sequences: Sequence[int], widths: Sequence[int]
-    ) -> dict[int, tuple[float, ...]]:
-        """Median seconds by the number of sequences, for each width; windows outside, so that a
-        drift of the machine falls on all alike."""
-        before = [self._stretch(slot, depth, 0) for slot in range(self.slots)]
-        found: dict[tuple[int, int], list[float]] = {(s, w): [] for s in sequences for w in widths}
-        for window in range(WINDOWS):
-            after = [self._stretch(slot, self.beyond, 1 + window) for slot in range(self.slots)]
-            for count in sequences:
-                for width in widths:
-                    following = [text[:width] for text in after]
-                    found[count, width].append(self._batch(before, following, count))
-        return {s: tuple(median(found[s, w]) for w in widths) for s in sequences}
+    before = stretches(depth, 0)
+    after = [stretches(beyond, 1 + window) for window in range(WINDOWS)]
 
-    def _batch(
-        self, before: Sequence[Sequence[int]], following: Sequence[Sequence[int]], count: int
-    ) -> float:
-        """Median seconds of one batch."""
+    def timed(batch: tuple[int, int], window: int) -> float:
+        count, width = batch
+        following = [tokens[:width] for tokens in after[window]]
         # A draft gives logits for the token of each slot, and when it mirrors a verification for
         # the last alone.
-        every = self.verifies or len(following[0]) == 1
+        every = verifies or width == 1
 
-        def timed(repeats: int) -> tuple[float, float]:
-            times = self.worker.time_slots(
+        def repeated(repeats: int) -> float:
+            times = worker.time_slots(
                 before, following, sequences=count, repeats=repeats, all_outputs=every
             )
-            return median(times) / 1e9, 0.0
+            return _median_s(times)
 
-        return _steady(timed)[0]
+        return _steady(repeated)
 
-    def _stretch(self, slot: int, tokens: int, window: int) -> list[int]:
-        """So many tokens of the text, around its end, that no other slot or window begins with."""
-        places = self.slots * (WINDOWS + 1)
-        start = len(self.text) * (slot * (WINDOWS + 1) + window) // places
-        return [self.text[(start + i) % len(self.text)] for i in range(tokens)]
+    found = _medians([(count, width) for count in sequences for width in widths], timed)
+    return {count: tuple(found[count, width] for width in widths) for count in sequences}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -65,30 +65,28 @@ class DealOutcome:
     """A block as it was dealt, one entry a server in the order of the step's ``servers``.
 
     ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, those of
-    prompts that were dealt again, and ``waited_s`` for other servers to come to rest.
+    prompts that were dealt again, and the waits for other servers to come to rest.
     """
 
     dealt: tuple[DealtServer, ...]
     together: bool
     seconds: float
-    waited_s: float
+
+    @property
+    def runs(self) -> list[PromptRun]:
+        """Of all servers that ran."""
+        ran = [one.outcome for one in self.dealt if one.outcome is not None]
+        return [run for outcome in ran for run in outcome.runs]
 
     @property
     def others_cores(self) -> float | None:
         """Cores kept busy by other programs, in the most disturbed request that counts."""
-        seen = [
-            run.others_cores
-            for one in self.dealt
-            if one.outcome is not None
-            for run in one.outcome.runs
-            if run.others_cores is not None
-        ]
-        return max(seen, default=None)
+        known = (run.others_cores for run in self.runs if run.others_cores is not None)
+        return max(known, default=None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        ran = (one.outcome for one in self.dealt if one.outcome is not None)
-        disturbed = sum(run.disturbed for outcome in ran for run in outcome.runs)
+        disturbed = sum(run.disturbed for run in self.runs)
         if not disturbed:
             return ()
         return (f"other programs were at work during {disturbed} of its requests",)
@@ -161,16 +159,15 @@ class DealStep(Step[DealOutcome]):
         started = time.monotonic()
         seats = [_Seat(server) for server in self.servers]
         block = _Block(self, bench)
-        order = seats if self.block % 2 == 0 else seats[::-1]
         together = self.together and block.deal(seats, whole=True)
         if not together:
-            for seat in order:
-                seat.failure, seat.runs = None, {}
+            seats = [_Seat(server) for server in self.servers]
+            for seat in seats if self.block % 2 == 0 else seats[::-1]:
                 block.deal([seat], whole=False)
         dealt = tuple(seat.dealt(self.servers[0].prompts) for seat in seats)
         if dealt[0].outcome is None:
             raise StepError(f"{self.label}: {self.servers[0].name}: {dealt[0].failure}")
-        return DealOutcome(dealt, together, time.monotonic() - started, block.waited_s)
+        return DealOutcome(dealt, together, time.monotonic() - started)
 
 
 @dataclass(frozen=True)
@@ -222,53 +219,46 @@ class _Seat:
     warmed: Completion | None = None
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     load_seconds: float = 0.0
-    command: tuple[str, ...] = ()
-    log: str | None = None
-    peak_rss_bytes: int = 0
     runs: dict[str, PromptRun] = field(default_factory=dict)
     failure: str | None = None
 
     def open(self, bench: Workbench) -> None:
-        """Load, and answer a first request."""
+        """Load, and answer a first request; ``failure`` says why that was not possible."""
         started = time.monotonic()
         server = Server(self.step.engine, self.step.server_job(bench), bench.supervisor)
-        self.server = server.__enter__()
-        self.load_seconds = time.monotonic() - started
-        self.command, self.log = server.command, server.log.parent.name
-        self.warmed = server.complete(WARM_UP, WARM_UP_TOKENS, temperature=0.0, seed=1)
-        if self.step.ngram is not None and self.warmed.tokens is not None:
-            self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
+        try:
+            self.server = server.__enter__()
+            self.load_seconds = time.monotonic() - started
+            self.warmed = server.complete(WARM_UP, WARM_UP_TOKENS, temperature=0.0, seed=1)
+            if self.step.ngram is not None and self.warmed.tokens is not None:
+                self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
+        except StepError as error:
+            self.failed(error)
+
+    def failed(self, error: StepError) -> None:
+        """The candidate is out; the first reason counts."""
+        self.failure = self.failure or error.message.splitlines()[0]
 
     def close(self) -> None:
         """End the server; what it says of itself then fails this candidate alone."""
         if self.server is not None:
-            self.peak_rss_bytes = max(self.peak_rss_bytes, self.server.peak_rss_bytes)
             try:
                 self.server.__exit__(None, None, None)
             except StepError as error:
-                self.failure = self.failure or error.message.splitlines()[0]
-        self.server = None
+                self.failed(error)
 
     def dealt(self, prompts: Sequence[Prompt]) -> DealtServer:
         """Its part of the outcome: what ran on every prompt, or why not."""
-        if self.failure is not None or len(self.runs) < len(prompts):
+        if self.failure is not None or self.server is None or len(self.runs) < len(prompts):
             return DealtServer(None, self.failure or "not every prompt was answered")
-        runs = tuple(self.runs[prompt.id] for prompt in prompts)
+        runs = [self.runs[prompt.id] for prompt in prompts]
+        known = [run.others_cores for run in runs if run.others_cores is not None]
+        cores = sum(known) / len(known) if known else None
+        seen = (runs, self.load_seconds, cores)
         try:
-            self.step.require_drafting(runs)
+            return DealtServer(self.step.outcome(self.server, *seen, warm_up=self.warm_up))
         except StepError as error:
             return DealtServer(None, error.message)
-        cores = [run.others_cores for run in runs if run.others_cores is not None]
-        outcome = LiveOutcome(
-            runs=runs,
-            load_seconds=self.load_seconds,
-            peak_rss_bytes=self.peak_rss_bytes,
-            command=self.command,
-            others_cores=sum(cores) / len(cores) if cores else None,
-            log=self.log,
-            warm_up=self.warm_up,
-        )
-        return DealtServer(outcome)
 
 
 @dataclass
@@ -279,56 +269,43 @@ class _Block:
     bench: Workbench
     asked: int = 0
     done: int = 0
-    waited_s: float = 0.0
 
     def deal(self, seats: Sequence[_Seat], *, whole: bool) -> bool:
         """To ``seats``, alive at once. False where they do not fit together, which ``whole`` (there
         is another way) makes no failure."""
+        prompts = self.step.servers[0].prompts
         try:
             for number, seat in enumerate(seats):
-                if whole and number and not _has_room(seats[:number], seat, self.bench):
+                further = whole and number > 0
+                if further and not _has_room(seats[:number], seat, self.bench):
                     return False
-                try:
-                    seat.open(self.bench)
-                except StepError as error:
-                    if whole and number:
-                        return False
-                    seat.failure = error.message.splitlines()[0]
-            self._to_all_prompts(seats)
+                seat.open(self.bench)
+                if further and seat.failure is not None:
+                    return False
+            for index, prompt in enumerate(prompts):
+                self._to_all(seats, prompt, first=index == 0)
+                self.done += len(seats)
+                self.bench.advance(self.done / len(prompts) / len(self.step.servers))
+            # A server that remembers a prompt would be faster the second time.
+            if not any(seat.step.ngram is not None for seat in seats):
+                ran = (run for seat in seats for run in seat.runs.values())
+                disturbed = {run.id for run in ran if run.disturbed}
+                again = [prompt for prompt in prompts if prompt.id in disturbed]
+                for prompt in again[: math.ceil(AGAIN_SHARE * len(prompts))]:
+                    self._again(seats, prompt)
         finally:
             for seat in seats:
                 seat.close()
         return True
 
-    def _to_all_prompts(self, seats: Sequence[_Seat]) -> None:
-        prompts = self.step.servers[0].prompts
-        for index, prompt in enumerate(prompts):
-            self._to_all(seats, prompt, first=index == 0)
-            self.done += len(seats)
-            self.bench.advance(self.done / len(prompts) / len(self.step.servers))
-        if any(seat.step.ngram is not None for seat in seats):
-            return  # a server that remembers the prompt would be faster the second time
-        disturbed = [
-            prompt
-            for prompt in prompts
-            if any(s.runs[prompt.id].disturbed for s in seats if prompt.id in s.runs)
-        ]
-        for prompt in disturbed[: math.ceil(AGAIN_SHARE * len(prompts))]:
-            self._again(seats, prompt)
-
     def _again(self, seats: Sequence[_Seat], prompt: Prompt) -> None:
         """Deal ``prompt`` once more; of the two times the less disturbed one counts."""
-        before = [seat.runs.get(prompt.id) for seat in seats]
+        before = [(seat, seat.runs[prompt.id]) for seat in seats if prompt.id in seat.runs]
         self._to_all(seats, prompt, first=False)
-        after = [seat.runs.get(prompt.id) for seat in seats]
-
-        def cores(runs: Sequence[PromptRun | None]) -> float:
-            return max((r.others_cores or 0.0 for r in runs if r is not None), default=0.0)
-
-        if cores(after) > cores(before):
-            for seat, run in zip(seats, before, strict=True):
-                if run is not None:
-                    seat.runs[prompt.id] = run
+        after = [seat.runs[prompt.id] for seat, _ in before]
+        if _most_cores(after) > _most_cores(run for _, run in before):
+            for seat, run in before:
+                seat.runs[prompt.id] = run
 
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
@@ -343,7 +320,7 @@ class _Block:
                     seat.server.complete(WARM_UP, tokens, temperature=0.0, seed=1)
                 seat.runs[prompt.id] = self._ask(seats, seat, prompt)
             except StepError as error:
-                seat.failure = error.message.splitlines()[0]
+                seat.failed(error)
 
     def _ask(self, seats: Sequence[_Seat], seat: _Seat, prompt: Prompt) -> PromptRun:
         server, warmed = seat.server, seat.warmed
@@ -352,7 +329,7 @@ class _Block:
         text = seat.step.rendered(server, prompt)
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
-        self.waited_s += _wait_for_rest([one for one in alive if one is not server])
+        _wait_for_rest([one for one in alive if one is not server])
         watch = Watch(lambda: _cpu_s(alive))
         run = seat.step.ask(server, prompt, text, streamed)
         cores = watch.others_cores()
@@ -362,24 +339,25 @@ class _Block:
         return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
 
 
+def _most_cores(runs: Iterable[PromptRun]) -> float:
+    return max((run.others_cores or 0.0 for run in runs), default=0.0)
+
+
 def _cpu_s(servers: Sequence[Server]) -> float | None:
     """Processor seconds of all of them; None where one is unknown."""
     each = [one.cpu_s for one in servers]
     return None if None in each else sum(cpu_s for cpu_s in each if cpu_s is not None)
 
 
-def _wait_for_rest(servers: Sequence[Server]) -> float:
-    """Seconds until every one of ``servers`` used next to nothing for a while."""
-    started = time.monotonic()
-    while servers:
+def _wait_for_rest(servers: Sequence[Server]) -> None:
+    """Until every one of ``servers`` used next to nothing for a while."""
+    until = time.monotonic() + MOST_REST_S
+    while servers and time.monotonic() < until:
         before = [one.cpu_s for one in servers]
         time.sleep(REST_S)
         used = zip(before, [one.cpu_s for one in servers], strict=True)
         if all(b is None or a is None or a - b <= REST_SHARE * REST_S for b, a in used):
-            break
-        if time.monotonic() - started > MOST_REST_S:
-            break
-    return time.monotonic() - started
+            return
 
 
 def _has_room(open_seats: Sequence[_Seat], seat: _Seat, bench: Workbench) -> bool:

@@ -11,31 +11,21 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.compile import locate, quantization_version
-from cook.engines.worker.messages import RowsOfTensor
-from cook.files import FileRange
 from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
-from cook.formats.gguf_writer import (
-    copy_of,
-    encode,
-    sharing_padding,
-    tensor_at,
-    write_gguf_file,
-)
+from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
 from cook.formats.output_head import OUTPUT, head_of, require_head
-from cook.formats.quant_types import by_id, by_name
-from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
+from cook.formats.quant_types import by_name
+from cook.formats.splice import QUANTIZATION_VERSION
 from cook.graph.cost import Cost
-from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Workbench
 from cook.steps.made_model import MODEL_FILE, ModelStep, written_model
-from cook.steps.tensors import TensorQuantizer, quantizer_of, seconds_a_weight, tensor_piece
+from cook.steps.tensors import make_tensors, seconds_a_weight
 
 _BASE = "Q8_0"
 """Of the command that a report shows: mainline reads rules under quantized base types alone."""
@@ -92,22 +82,10 @@ class HeadStep(ModelStep):
         file = read_gguf(self.model.path)
         require_head(file, self.head_type, self.engine.flavour)
         head, wanted = head_of(file), by_name(self.head_type)
-        known = by_id(head.type_id)
-        assert known is not None, "required"
-        rows = RowsOfTensor(file.place(head.name), known, wanted, head.shape, None)
-        piece = tensor_piece(self.model, head, wanted, None, quantizer_of(self.engine))
-        with ExitStack() as held:
-            quantizer = TensorQuantizer(self.engine, bench, held, rows.source.size_bytes)
-
-            def make(_: Piece, path: Path) -> None:
-                quantizer.quantize(rows, path)
-
-            made = bench.pieces([piece], make)[piece.key].file(FILE)
-            peak_bytes = quantizer.peak_rss_bytes
+        made, peak_bytes = make_tensors(self.engine, self.model, file, {head.name: wanted}, bench)
         tensors = [copy_of(file, t.name) for t in file.tensors if t.name != OUTPUT]
-        data = FileRange(made, 0, piece.size_bytes)
-        tensors.append(tensor_at(OUTPUT, head.shape, wanted.id, data))
-        metadata = {key: file.raw_value(key) for key in file.metadata if key not in SPLIT_KEYS}
+        tensors.append(tensor_at(OUTPUT, head.shape, wanted.id, made[head.name]))
+        metadata = file.raw_metadata()
         version = quantization_version(locate(self.engine))
         metadata[QUANTIZATION_VERSION] = encode(version, ValueType.UINT32)
         metadata |= sharing_padding(metadata, tensors, file.alignment)

@@ -1,4 +1,5 @@
-"""Step: collect the importance matrix, and see that every expert was covered."""
+"""Steps: collect the importance matrix, and see that every expert was covered; what the target
+wrote, as a text to collect it from."""
 
 from __future__ import annotations
 
@@ -8,38 +9,36 @@ from typing import ClassVar, Literal
 
 from cook.engines import tool_runs
 from cook.engines.base import Engine
+from cook.engines.worker.messages import ModelLoad
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix_file import absent_entries, coverage, read_imatrix, with_experts
+from cook.formats.imatrix_file import coverage, entry_for, read_imatrix, with_experts
 from cook.formats.quant_types import Flavour
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.steps.phase import Phase
-from cook.steps.work import text_cost
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import BYTES_A_TOKEN, text_cost
+from cook.trace.compatible import require_draft
 
+_SEPARATOR = "\n\n"
+_PARSE_SPECIAL = "--parse-special"
 CORPUS_FILE = "corpus.txt"
 """Of a step that makes the corpus."""
 Otherwise = Literal["extend", "warn", "fail"]
 
 
-@dataclass(frozen=True)
-class ImatrixOutcome:
+@dataclass(frozen=True, kw_only=True)
+class ImatrixOutcome(tool_runs.ImatrixResult):
     """``experts_covered`` of ``experts_total`` (expert, tensor) pairs have data, by the
     engine's own rule for storing partial entries. ``skipped`` are weights without any entry, so
     that types which need data would fail on them. ``chunks`` is the number really evaluated.
     """
 
-    chunks: int
-    perplexity: float | None
-    perplexity_error: float | None
     entries: int
     experts_total: int
     experts_covered: int
     skipped: tuple[str, ...]
-    seconds: float
-    peak_rss_bytes: int
-    command: tuple[str, ...]
-    warnings: tuple[str, ...]
 
     @property
     def expert_coverage(self) -> float | None:
@@ -90,24 +89,23 @@ class ImatrixStep(Step[ImatrixOutcome]):
         warnings: list[str] = []
         while True:
             outcome = self._collect(bench, chunks)
-            short = outcome.expert_coverage is not None and (
-                outcome.expert_coverage < self.minimum_coverage
-            )
-            if not short and not outcome.skipped:
+            share = outcome.expert_coverage
+            if (share is None or share >= self.minimum_coverage) and not outcome.skipped:
                 break
-            coverage = self._coverage(outcome)
+            short = self._shortfall(outcome)
             if self.otherwise == "fail":
                 raise StepError(
-                    f"{self.label}: {coverage}",
+                    f"{self.label}: {short}",
                     hint="give a longer or broader imatrix.corpus, or lower imatrix.coverage",
                 )
-            if self.otherwise == "extend" and chunks is not None and outcome.chunks >= chunks:
-                warnings.append(f"{coverage}; extended to {chunks * 2} chunks")
-                chunks *= 2
-                continue
-            corpus_ended = self.otherwise == "extend"
-            warnings.append(coverage + ("; the corpus has no more text" if corpus_ended else ""))
-            break
+            if self.otherwise == "warn":
+                warnings.append(short)
+                break
+            if chunks is None or outcome.chunks < chunks:
+                warnings.append(f"{short}; the corpus has no more text")
+                break
+            chunks *= 2
+            warnings.append(f"{short}; extended to {chunks} chunks")
         return replace(outcome, warnings=(*outcome.warnings, *warnings))
 
     def _collect(self, bench: Workbench, chunks: int | None) -> ImatrixOutcome:
@@ -129,25 +127,25 @@ class ImatrixStep(Step[ImatrixOutcome]):
         flavour = self.engine.flavour
         experts = [entry for entry in coverage(matrix) if entry.experts > 1]
         # What the engine left out of the file is in no entry, only among the model's tensors.
-        weights = [t for t in tensors if t.name.startswith("blk.") and len(t.shape) > 1]
-        wanted = [t for t in weights if "_norm" not in t.name and "ffn_gate_inp" not in t.name]
-        absent = frozenset(absent_entries(matrix, wanted, flavour))
-        lost = sum(t.shape[2] for t in wanted if t.name in absent and len(t.shape) > 2)
+        absent = [
+            t
+            for t in tensors
+            if t.name.startswith("blk.")
+            and len(t.shape) > 1
+            and "_norm" not in t.name
+            and "ffn_gate_inp" not in t.name
+            and entry_for(matrix, t.name, flavour) is None
+        ]
+        lost = sum(t.shape[2] for t in absent if len(t.shape) > 2)
         return ImatrixOutcome(
-            chunks=result.chunks,
-            perplexity=result.perplexity,
-            perplexity_error=result.perplexity_error,
+            **vars(result),
             entries=len(matrix.entries),
             experts_total=sum(entry.experts for entry in experts) + lost,
             experts_covered=sum(entry.usable(flavour) for entry in experts),
-            skipped=tuple(t.name for t in wanted if t.name in absent),
-            seconds=result.seconds,
-            peak_rss_bytes=result.peak_rss_bytes,
-            command=result.command,
-            warnings=result.warnings,
+            skipped=tuple(t.name for t in absent),
         )
 
-    def _coverage(self, outcome: ImatrixOutcome) -> str:
+    def _shortfall(self, outcome: ImatrixOutcome) -> str:
         share = outcome.expert_coverage
         text = f"{outcome.experts_covered} of {outcome.experts_total} experts have data"
         if share is not None:
@@ -156,3 +154,71 @@ class ImatrixStep(Step[ImatrixOutcome]):
             text += f"; {len(outcome.skipped)} tensors have no data at all, e.g. "
             text += outcome.skipped[0]
         return text
+
+
+@dataclass(frozen=True)
+class TraceCorpusOutcome:
+    """``tokens`` of prompts and ``replies``."""
+
+    replies: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TraceCorpusStep(Step[TraceCorpusOutcome]):
+    """Prompts and replies of ``trace`` as text; artifact ``corpus.txt``.
+
+    ``model`` is the one whose imatrix is wanted: it has the target's tokens. Prompts stay in,
+    because a draft reads them as well. Special tokens (of a chat template) stay where the
+    engine's imatrix tool has an option to parse them (:func:`corpus_args`), else they are left out:
+    spelt out they would be text that never occurs.
+    """
+
+    engine: Engine
+    model: Source
+    trace: Trace
+
+    kind: ClassVar[str] = "trace-corpus"
+    phase: ClassVar[str] = Phase.IMATRIX
+    in_worker: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"calibration text of the target ({self.engine.name})"
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"special": bool(corpus_args(self.engine)), "separator": _SEPARATOR}
+
+    def cost(self) -> Cost:
+        return Cost((float(self.model.size_bytes),))
+
+    def predicted_bytes(self) -> int:
+        return round(self.trace.tokens) * BYTES_A_TOKEN
+
+    def run(self, bench: Workbench) -> TraceCorpusOutcome:
+        trace = read_trace(bench, self.trace)
+        require_draft(trace, self.model.path, self.engine.flavour)
+        special = bool(corpus_args(self.engine))
+        tokens, texts = 0, []
+        load = ModelLoad(self.model.path, vocabulary_only=True)
+        with bench.workers.loaded(self.engine, load) as (worker, info):
+            ends = info.eog | ({info.bos} if info.add_bos and info.bos is not None else set())
+            for index, reply in enumerate(trace):
+                whole = [*reply.prompt.tolist(), *reply.tokens[: reply.head.emitted].tolist()]
+                # the imatrix tool begins each chunk on its own, and a reply's end is no text
+                first = 1 if whole[0] in ends else 0
+                last = len(whole) - (1 if whole[-1] in ends else 0)
+                texts.append(worker.detokenize(whole[first:last], special=special))
+                tokens += last - first
+                bench.advance((index + 1) / len(trace))
+        text = _SEPARATOR.join(texts)
+        if not text.strip():
+            raise StepError(f"{self.label}: the trace has no text")
+        (bench.directory / CORPUS_FILE).write_bytes(text.encode())
+        return TraceCorpusOutcome(len(texts), tokens)
+
+
+def corpus_args(engine: Engine) -> tuple[str, ...]:
+    """Flags of ``llama-imatrix`` for such a text: special tokens are parsed where it can."""
+    known = _PARSE_SPECIAL in engine.facts.flags.get("imatrix", ())
+    return (_PARSE_SPECIAL,) if known else ()

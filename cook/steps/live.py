@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.ngram_settings import NgramSettings
@@ -36,8 +36,6 @@ from cook.steps.work import (
     read_bytes,
     wide,
 )
-
-T = TypeVar("T")
 
 
 class Watch:
@@ -135,7 +133,7 @@ class LiveOutcome(Timed):
     """The folder of its log, among the logs of ``COOK_HOME``."""
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Prompt and reply that the server was warmed up with, where it drafts from what it has
-    seen; None where that does not matter, or the engine does not tell."""
+    seen; None where that does not matter, or the engine does not report it."""
     busy_s: float | None = None
     """From the first request to the last answer, where the clients of all slots ask at once."""
 
@@ -184,8 +182,9 @@ class LiveStep(Step[LiveOutcome]):
             "prompts": [[p.id, p.whole] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
-            # Only where it changes the requests: greedy runs keep their keys.
-            **({"seeds": "by prompt"} if self.draws_by_prompt else {}),
+            # Every prompt is sampled with random numbers of its own, as traces are; greedy runs
+            # keep their keys.
+            **({"seeds": "by prompt"} if self.sampling.temperature else {}),
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
@@ -243,54 +242,33 @@ class LiveStep(Step[LiveOutcome]):
     def run(self, bench: Workbench) -> LiveOutcome:
         """All prompts, in their order: every client asks for the next one once it has an answer."""
         started = time.monotonic()
-        with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
+        with (
+            Server(self.engine, self.server_job(bench), bench.supervisor) as server,
+            ThreadPoolExecutor(self.slots, thread_name_prefix="client") as clients,
+        ):
             load_seconds = time.monotonic() - started
-            texts = [self.rendered(server, prompt) for prompt in self.prompts]
-
-            def ask(index: int) -> PromptRun:
-                return self.ask(server, self.prompts[index], texts[index])
-
-            # A connection each, and every slot's caches are warm.
-            self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
-            watch, started = Watch(lambda: server.cpu_s), time.monotonic()
-            runs = self._at_once(server, len(self.prompts), ask, bench.advance)
-            busy_s, others_cores = time.monotonic() - started, watch.others_cores()
-        self.require_drafting(runs)
-        return LiveOutcome(
-            runs=tuple(runs),
-            load_seconds=load_seconds,
-            peak_rss_bytes=server.peak_rss_bytes,
-            command=server.command,
-            others_cores=others_cores,
-            log=server.log.parent.name,
-            busy_s=busy_s,
-        )
-
-    def _at_once(
-        self,
-        server: Server,
-        count: int,
-        ask: Callable[[int], T],
-        advance: Callable[[float], None] | None = None,
-    ) -> list[T]:
-        """What ``ask`` makes of 0 to ``count``, so many at a time as there are slots."""
-        with ThreadPoolExecutor(self.slots, thread_name_prefix="client") as clients:
-            futures = [clients.submit(ask, index) for index in range(count)]
             try:
-                for done, future in enumerate(as_completed(futures), 1):
-                    future.result()  # the first that fails ends the others
-                    if advance is not None:
-                        advance(done / count)
+                texts = [self.rendered(server, prompt) for prompt in self.prompts]
+                # A connection each, and every slot's caches are warm.
+                warming = [
+                    clients.submit(server.complete, WARM_UP, WARM_UP_TOKENS)
+                    for _ in range(self.slots)
+                ]
+                for warmed in as_completed(warming):
+                    warmed.result()
+                watch, started = Watch(lambda: server.cpu_s), time.monotonic()
+                requests = zip(self.prompts, texts, strict=True)
+                asked = [clients.submit(self.ask, server, *one) for one in requests]
+                for done, answer in enumerate(as_completed(asked), 1):
+                    answer.result()  # the first that fails ends the others
+                    bench.advance(done / len(asked))
+                busy_s, others_cores = time.monotonic() - started, watch.others_cores()
             except BaseException:
                 clients.shutdown(wait=False, cancel_futures=True)
                 server.stop()  # and no request goes on behind a Ctrl-C
                 raise
-        return [future.result() for future in futures]
-
-    @property
-    def draws_by_prompt(self) -> bool:
-        """Every prompt is sampled with random numbers of its own, as traces are."""
-        return bool(self.sampling.temperature)
+        runs = [answer.result() for answer in asked]
+        return self.outcome(server, runs, load_seconds, others_cores, busy_s=busy_s)
 
     def rendered(self, server: Server, prompt: Prompt) -> str:
         return server.apply_template(prompt.messages) if self.chat else prompt.untemplated
@@ -306,7 +284,7 @@ class LiveStep(Step[LiveOutcome]):
     @property
     def reads_late(self) -> bool:
         """ik's draft reads the prompt at its first draft, which its server counts as decoding:
-        answers come streamed (:meth:`is_streamed`), to tell how long that took. Where other kinds
+        answers come streamed (:meth:`is_streamed`), which shows how long. Where other kinds
         of speculation draft, too, the first drafted tokens need not be its."""
         return self.remembers and self.ngram is None
 
@@ -338,16 +316,35 @@ class LiveStep(Step[LiveOutcome]):
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)
 
-    def require_drafting(self, runs: Sequence[PromptRun]) -> None:
-        """Both engines serve on without a word when drafting is off.
+    def outcome(
+        self,
+        server: Server,
+        runs: Sequence[PromptRun],
+        load_seconds: float,
+        others_cores: float | None,
+        *,
+        warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+        busy_s: float | None = None,
+    ) -> LiveOutcome:
+        """``runs`` of ``server``, which has ended. StepError where it drafted nothing: both engines
+        serve on without a word when drafting is off.
 
         docs/internals/engines.md#serving-without-drafting
         """
-        if self.settings is None or self.settings.n_max == 0:
-            return
         long_enough = [r for r in runs if r.predicted_n > 2]
-        if long_enough and all(r.draft_n is None for r in long_enough) and not self.settings.p_min:
+        silent = long_enough and all(r.draft_n is None for r in long_enough)
+        if silent and self.settings and self.settings.n_max and not self.settings.p_min:
             raise StepError(
                 f"{self.label}: the server ran, but drafted nothing: speculation is off",
                 hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
             )
+        return LiveOutcome(
+            runs=tuple(runs),
+            load_seconds=load_seconds,
+            peak_rss_bytes=server.peak_rss_bytes,
+            command=server.command,
+            others_cores=others_cores,
+            log=server.log.parent.name,
+            warm_up=warm_up,
+            busy_s=busy_s,
+        )

@@ -9,22 +9,19 @@ whole file: for an engine without headers, or a base type that says nothing of e
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from time import monotonic
+from typing import ClassVar
 
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
-from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import PrerequisiteError, StepError
-from cook.files import FileRange
-from cook.formats.gguf import GgufFile, TensorInfo, header_if_there, read_gguf
+from cook.formats.gguf import GgufFile, header_if_there, read_gguf
 from cook.formats.gguf_split import SplitLimit, write_split_gguf
-from cook.formats.gguf_writer import NewTensor, copy_of, encode, tensor_at, write_gguf_file
+from cook.formats.gguf_writer import copy_of, encode, tensor_at
 from cook.formats.quant_types import (
     Flavour,
     QuantType,
@@ -36,18 +33,16 @@ from cook.formats.quant_types import (
 )
 from cook.formats.splice import in_order, quantized_metadata, without_paths
 from cook.graph.cost import Cost
-from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.made_model import MODEL_FILE, ModelStep
+from cook.steps.made_model import MODEL_FILE, ModelStep, written_model
 from cook.steps.tensors import (
     Importance,
     PublishedTensor,
-    TensorQuantizer,
+    make_tensors,
     quantizer_of,
     seconds_a_weight,
-    tensor_piece,
 )
 
 IK_SHARDS = 60
@@ -99,7 +94,11 @@ class QuantizeStep(ModelStep):
             "allow_requantize": self.allow_requantize,
         }
         if self.published:
-            params["published"] = [p.in_key() for p in self.published]
+            params["published"] = [
+                # Next to the shard's digest, what decides a file's bytes.
+                [p.tensor, p.type, p.publisher, p.imatrix]
+                for p in self.published
+            ]
         if self.split is not None:
             params["split"] = asdict(self.split)
         return params
@@ -110,11 +109,12 @@ class QuantizeStep(ModelStep):
 
     def cost(self) -> Cost:
         model = header_if_there(self.source.path)
+        published = {p.tensor for p in self.published}
         seconds = sum(
             tensor.elements * seconds_a_weight(type_name)
             for name, type_name in self.expected
             if model is not None
-            and name not in self._published_names
+            and name not in published
             and (tensor := model.find(name)) is not None
         )
         return Cost(arithmetic_s=seconds, copied_bytes=float(self.source.size_bytes))
@@ -135,7 +135,7 @@ class QuantizeStep(ModelStep):
             if (tensor := model.find(name)) is not None and tensor.type_name != type_name
         }
 
-    def job(self, output: Any, imatrix: Any, threads: int) -> QuantizeJob:
+    def job(self, output: Path, imatrix: Path | None, threads: int) -> QuantizeJob:
         """The engine's job, also used to print the exact command."""
         return QuantizeJob(
             source=self.source.path,
@@ -159,21 +159,51 @@ class QuantizeStep(ModelStep):
         tool_runs.check_job(self.engine, job)
         importance = Importance.read(imatrix, self.engine.flavour)
         file = read_gguf(job.source)
-        try:
-            types = _resolved(self.engine, job, file, importance, self._published_names)
-            version = _quantization_version(self.engine)
-        except _ForTheToolError as left:
-            if self.published:
-                raise StepError(
-                    f"{self.label}: published tensors need cook's worker for this engine"
-                    + "".join(f": {why}" for why in left.reasons),
-                    hint="cook doctor",
-                ) from None
-            result = self._by_tool(job, importance, bench)
-            result = replace(result, warnings=(*left.reasons, *result.warnings))
-        else:
+        types = self._types(file, importance)
+        no_worker = ""
+        if types is not None:
+            try:
+                version = _quantization_version(self.engine)
+            except (PrerequisiteError, StepError) as error:
+                types, no_worker = None, error.message
+        if types is not None:
             result = self._by_tensor(job, file, types, importance, version, bench)
-        return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
+        elif self.published:
+            raise StepError(
+                f"{self.label}: published tensors need cook's worker for this engine"
+                + (f": {no_worker}" if no_worker else ""),
+                hint="cook doctor",
+            )
+        else:
+            result = self._by_tool(job, importance, bench)
+        again = f"llama-quantize made every tensor again, shared with no other: {no_worker}"
+        warnings = (*([again] if no_worker else ()), *result.warnings)
+        return replace(result, warnings=tuple(w for w in warnings if not _is_usual(w)))
+
+    def _types(self, file: GgufFile, importance: Importance) -> dict[str, QuantType] | None:
+        """The type of every tensor; None where only llama-quantize knows, or would refuse, which
+        it is left to say in its own words."""
+        if self.ftype.upper() == "COPY":
+            return None
+        flavour, ids = self.engine.flavour, set(self.engine.facts.types.values())
+        bare = self.imatrix is None and not self.published
+        if bare and flavour in ftype_by_name(self.ftype).imatrix:
+            return None
+        expected, published = dict(self.expected), {p.tensor for p in self.published}
+        types: dict[str, QuantType] = {}
+        for tensor in file.tensors:
+            source = by_id(tensor.type_id, flavour)
+            if source is None or tensor.name not in expected:
+                return None
+            wanted = types[tensor.name] = by_name(expected[tensor.name])
+            if wanted.id == source.id or tensor.name in published:
+                continue
+            if wanted.id not in ids or (source.name not in _PLAIN and not self.allow_requantize):
+                return None
+            needs = needs_imatrix(tensor.name, wanted, self.ftype, flavour)
+            if needs and importance.of(tensor) is None:
+                return None
+        return types
 
     def _by_tensor(
         self,
@@ -184,74 +214,44 @@ class QuantizeStep(ModelStep):
         quantization_version: int,
         bench: Workbench,
     ) -> QuantizeResult:
-        started = time.monotonic()
-        library = quantizer_of(self.engine)
+        started, flavour = monotonic(), self.engine.flavour
         changed = [t for t in file.tensors if types[t.name].id != t.type_id]
         published = {p.tensor: p for p in self.published}
-        pieces = {
-            t.name: published[t.name].piece(self.source, t)
-            if t.name in published
-            else tensor_piece(self.source, t, types[t.name], importance.digest(t), library)
-            for t in changed
-        }
-        of_key = {pieces[t.name].key: t for t in changed}
-        total_bytes = sum(file.place(t.name).size_bytes for t in changed)
-        with ExitStack() as held:
-            worker = TensorQuantizer(self.engine, bench, held, total_bytes)
-
-            def make(piece: Piece, path: Path) -> None:
-                tensor = of_key[piece.key]
-                if tensor.name in published:
-                    published[tensor.name].copy(path)
-                    return
-                rows = RowsOfTensor(
-                    source=file.place(tensor.name),
-                    source_type=_type_of(tensor),
-                    type=types[tensor.name],
-                    shape=tensor.shape,
-                    importance=importance.of(tensor),
-                )
-                worker.quantize(rows, path)
-
-            made = bench.pieces(pieces.values(), make)
-            peak_bytes = worker.peak_rss_bytes
-        places = {
-            name: FileRange(made[piece.key].file(FILE), 0, piece.size_bytes)
-            for name, piece in pieces.items()
-        }
+        places, peak_bytes = make_tensors(
+            self.engine,
+            self.source,
+            file,
+            {t.name: types[t.name] for t in changed},
+            bench,
+            importance=importance,
+            published=published,
+        )
         tensors = [
             tensor_at(t.name, t.shape, types[t.name].id, places.get(t.name) or file.place(t.name))
-            for t in in_order(file.tensors, self.engine.flavour)
+            for t in in_order(file.tensors, flavour)
         ]
         metadata = quantized_metadata(
             file,
-            self.engine.flavour,
-            file_type=ftype_by_name(job.ftype).file_type,
+            flavour,
+            file_type=ftype_by_name(self.ftype).file_type,
             quantization_version=quantization_version,
-            imatrix=importance.facts,
+            imatrix=importance.imatrix,
+            imatrix_file=job.imatrix.name if job.imatrix is not None else "",
         )
-        metadata |= self._provenance(importance, library)
-        paths = self._write(job.output, metadata, tensors, file.alignment)
-        written = {t.name: t.type_name for t in read_gguf(paths[0]).tensors}
-        if differences := tool_runs.compare(job.expected, written, written):
+        metadata |= self._provenance(importance, quantizer_of(self.engine))
+        paths = write_split_gguf(
+            job.output, metadata, tensors, self.split, flavour, alignment=file.alignment
+        )
+        command = self.engine.quantize_command(job)
+        result = written_model(paths[0], started, command, peak_bytes)
+        if differences := tool_runs.compare(job.expected, result.types, result.types):
             raise StepError(f"{self.label}: {differences[0]}")
-        return QuantizeResult(
-            types=written,
-            tensor_bytes=sum(t.size_bytes for t in tensors),
-            seconds=time.monotonic() - started,
-            peak_rss_bytes=peak_bytes,
-            command=self.engine.quantize_command(job),
-            warnings=(
-                *(
-                    f"{t.name}: no imatrix data"
-                    for t in changed
-                    if t.name not in published
-                    and importance.imatrix is not None
-                    and not importance.covers(t)
-                ),
-                *self._too_many(paths),
-            ),
+        uncovered = tuple(
+            f"{t.name}: no imatrix data"
+            for t in changed
+            if job.imatrix is not None and t.name not in published and importance.of(t) is None
         )
+        return replace(result, warnings=(*uncovered, *self._too_many(paths)))
 
     def _by_tool(
         self, job: QuantizeJob, importance: Importance, bench: Workbench
@@ -262,27 +262,17 @@ class QuantizeStep(ModelStep):
         file = read_gguf(whole)
         metadata = without_paths(file) | self._provenance(importance, self.engine.identity.digest)
         tensors = [copy_of(file, t.name) for t in file.tensors]
-        paths = self._write(job.output, metadata, tensors, file.alignment)
+        paths = write_split_gguf(
+            job.output,
+            metadata,
+            tensors,
+            self.split,
+            self.engine.flavour,
+            alignment=file.alignment,
+        )
         whole.unlink()
         warnings = (*result.warnings, *self._too_many(paths))
         return replace(result, command=self.engine.quantize_command(job), warnings=warnings)
-
-    def _write(
-        self,
-        path: Path,
-        metadata: Mapping[str, bytes],
-        tensors: Sequence[NewTensor],
-        alignment: int,
-    ) -> tuple[Path, ...]:
-        """Write the model, split where that is asked for; its files in order. The store has them
-        outlast a power cut."""
-        if self.split is not None:
-            flavour = self.engine.flavour
-            return write_split_gguf(
-                path, metadata, tensors, self.split, flavour, alignment=alignment, durable=False
-            )
-        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=False)
-        return (path,)
 
     def _too_many(self, shards: Sequence[Path]) -> tuple[str, ...]:
         """A warning where an engine as it is usually built cannot load so many."""
@@ -293,94 +283,31 @@ class QuantizeStep(ModelStep):
             "built with -DGGML_MAX_CONTEXTS=2048",
         )
 
-    @property
-    def _published_names(self) -> frozenset[str]:
-        return frozenset(p.tensor for p in self.published)
-
-    @property
-    def _publishers(self) -> str | None:
-        """Whose tensors are in the file, and how many."""
-        counts = Counter(p.publisher for p in self.published)
-        return ", ".join(f"{name}: {n} tensors" for name, n in sorted(counts.items())) or None
-
     def _provenance(self, importance: Importance, quantizer: str) -> dict[str, bytes]:
         """What a quantized file says of its making: the same wherever and whenever that is."""
+        counts = Counter(p.publisher for p in self.published)
+        publishers = ", ".join(f"{name}: {n} tensors" for name, n in sorted(counts.items()))
         texts = {
             "cook.version": cook_version(),
             "cook.source": self.source.digest,
             "cook.imatrix": importance.whole and f"sha256:{importance.whole}",
             "cook.quantizer": f"sha256:{quantizer}",
-            "cook.published": self._publishers,
+            "cook.published": publishers or None,
         }
         return {key: encode(text) for key, text in texts.items() if text is not None}
 
 
-class _ForTheToolError(Exception):
-    """llama-quantize must do it; ``reasons`` is why, where that is news."""
-
-    def __init__(self, *reasons: str) -> None:
-        super().__init__(*reasons)
-        self.reasons = reasons
-
-
-def _resolved(
-    engine: Engine,
-    job: QuantizeJob,
-    file: GgufFile,
-    importance: Importance,
-    published: frozenset[str],
-) -> dict[str, QuantType]:
-    """The type of every tensor; _ForTheToolError where only llama-quantize knows, or would refuse,
-    which it shall do in its own words. What is ``published`` is quantized already."""
-    if job.ftype.upper() == "COPY":
-        raise _ForTheToolError
-    ids = set(engine.facts.types.values())
-    base = ftype_by_name(job.ftype)
-    if job.imatrix is None and engine.flavour in base.imatrix and not published:
-        raise _ForTheToolError
-    types = {}
-    for tensor in file.tensors:
-        source = by_id(tensor.type_id, engine.flavour)
-        wanted = by_name(job.expected[tensor.name]) if tensor.name in job.expected else None
-        if source is None or wanted is None:
-            raise _ForTheToolError
-        types[tensor.name] = wanted
-        if wanted.id == source.id or tensor.name in published:
-            continue
-        if (
-            wanted.id not in ids
-            or (source.name not in _PLAIN and not job.allow_requantize)
-            or (
-                needs_imatrix(tensor.name, wanted, job.ftype, engine.flavour)
-                and not importance.covers(tensor)
-            )
-        ):
-            raise _ForTheToolError
-    return types
-
-
-def _type_of(tensor: TensorInfo) -> QuantType:
-    found = by_id(tensor.type_id)
-    assert found is not None, "its type was resolved"
-    return found
-
-
 def _quantization_version(engine: Engine) -> int:
-    """What files say of the library that quantizes; _ForTheToolError where cook's worker cannot be
-    built with it."""
+    """What files say of the library that quantizes. PrerequisiteError or StepError where cook's
+    worker cannot be built with it."""
     from cook.engines.worker.compile import build_worker, locate, quantization_version
 
-    try:
-        files = locate(engine)
-        build_worker(files)
-        quantizer_of(engine)
-        return quantization_version(files)
-    except (PrerequisiteError, StepError) as error:
-        raise _ForTheToolError(
-            f"llama-quantize made every tensor again, shared with no other: {error.message}"
-        ) from None
+    files = locate(engine)
+    build_worker(files)
+    quantizer_of(engine)
+    return quantization_version(files)
 
 
-def _usual(warning: str) -> bool:
+def _is_usual(warning: str) -> bool:
     """No imatrix ever covers the embeddings, nor the output unless asked: no news."""
     return warning.startswith(("token_embd.weight: ", "output.weight: ")) and "imatrix" in warning

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import Replay
+from cook.engines.worker.messages import Replay, Rollouts
 from cook.errors import InputError
+from cook.formats.arrays import Floats, Floats32, Ids
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.store import Artifact
+from cook.scoring.chains import under
+from cook.scoring.ngram import NgramRequest
+from cook.scoring.sampled import ExpectedReply, SampledReply, acceptance_probabilities
 from cook.scoring.simulate import Positions, positions_of
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
@@ -21,16 +29,8 @@ from cook.steps.trace import TRACE_FILE, Trace, read_trace
 from cook.steps.work import computed_bytes, model_bytes, read_bytes
 from cook.trace.compatible import require_draft
 
-if TYPE_CHECKING:
-    from cook.formats.arrays import Floats, Floats32, Ids
-    from cook.formats.sampling import Sampling
-    from cook.graph.store import Artifact
-    from cook.scoring.chains import Chances
-    from cook.scoring.ngram import NgramRequest
-    from cook.scoring.sampled import ExpectedReply, SampledReply
-
 REPLAY_FILE = "replay.npz"
-TopLogp = tuple["Ids", "Floats32"]
+TopLogp = tuple[Ids, Floats32]
 """The likeliest tokens at every position [positions, K]: their ids, and log-probabilities."""
 
 
@@ -136,8 +136,6 @@ class ReplayStep(Step[ReplayOutcome]):
         ``reference``: by a reply's place in the trace, whose probabilities divergence is measured
         from; None: the target's, where the trace has them.
         """
-        import numpy as np
-
         trace = read_trace(bench, self.trace)
         require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None
@@ -175,20 +173,16 @@ def replies(
     """Every reply as the simulator sees it, with its head, in the trace's order."""
     recorded = TraceFile(trace.file(TRACE_FILE))
     for reply, found in replayed(step, recorded, replay):
-        yield (
-            reply.head,
-            positions_in(
-                recorded, reply, found, step.rollout_floor, n_predict=n_predict, context=context
-            ),
+        seen = positions_in(
+            recorded, reply, found, step.rollout_floor, n_predict=n_predict, context=context
         )
+        yield reply.head, seen
 
 
 def replayed(
     step: ReplayStep, trace: TraceFile, replay: Artifact
 ) -> Iterator[tuple[Reply, Replay]]:
     """Every reply of ``trace`` that ``step`` replayed, with what its draft says of it."""
-    import numpy as np
-
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(trace):
             if step.wants(reply.head.id):
@@ -198,15 +192,11 @@ def replayed(
 def likeliest(replay: Artifact) -> Callable[[int], TopLogp]:
     """The draft's own likeliest tokens at every position, by a reply's place in the trace: of a
     replay that kept them (``top``)."""
-    import numpy as np
-
     arrays = np.load(replay.file(REPLAY_FILE), allow_pickle=False)
 
     def of_reply(index: int) -> TopLogp:
-        ids, logits, total = (
-            arrays[f"{index}.{name}"] for name in ("top_ids", "top_logits", "logsumexp")
-        )
-        return ids, logits - total[:, None]
+        total = arrays[f"{index}.logsumexp"]
+        return arrays[f"{index}.top_ids"], arrays[f"{index}.top_logits"] - total[:, None]
 
     return of_reply
 
@@ -216,8 +206,6 @@ def divergences(
 ) -> Iterator[tuple[Reply, Floats32 | None]]:
     """The draft's divergence from its reference at every token of every reply, in nats; None
     without a reference."""
-    import numpy as np
-
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(trace):
             if step.wants(reply.head.id):
@@ -248,8 +236,6 @@ def positions_in(
 
 def ngram_request(trace: TraceFile, reply: Reply, *, n_predict: int, context: int) -> NgramRequest:
     """One recorded reply as draft-free methods see it."""
-    from cook.scoring.ngram import NgramRequest
-
     return NgramRequest(
         reply.prompt,
         reply.tokens,
@@ -269,8 +255,6 @@ def _ends(trace: TraceFile, reply: Reply) -> frozenset[int]:
 def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply | None:
     """The chance of each emitted token under rejection sampling; None where nothing is known,
     and for a greedy trace, where the two rules are one."""
-    from cook.scoring.sampled import acceptance_probabilities
-
     emitted = slice(0, reply.head.emitted)
     if not trace.header.sampler.temperature or not reply.known[emitted].any():
         return None
@@ -287,9 +271,6 @@ def expected_reply(
     The draft is taken to draw at the same temperature, its tail not cut, as in
     :func:`sampled_reply`.
     """
-    from cook.scoring.chains import under
-    from cook.scoring.sampled import ExpectedReply
-
     end, size = reply.head.emitted, trace.header.vocabulary_size
     known = reply.known[:end].any()
     if found.top_ids is None or found.top_logits is None or not trace.header.top or not known:
@@ -298,19 +279,15 @@ def expected_reply(
     target = under(sampling, reply.top_ids[:end], reply.top_logp[:end], size)
     draft_logp = found.top_logits[:end] - found.logsumexp[:end, None]
     draft = under(uncut, found.top_ids[:end], draft_logp, size)
-
-    def ends(chances: Chances) -> tuple[SampledReply, SampledReply]:
-        return _sampled(trace, reply, chances.low), _sampled(trace, reply, chances.high)
-
-    return ExpectedReply(ends(target.of(found.argmax[:end])), ends(target.overlap(draft)))
+    engine, rejection = (
+        (_sampled(trace, reply, chances.low), _sampled(trace, reply, chances.high))
+        for chances in (target.of(found.argmax[:end]), target.overlap(draft))
+    )
+    return ExpectedReply(engine, rejection)
 
 
 def _sampled(trace: TraceFile, reply: Reply, chances: Floats) -> SampledReply:
     """``chances`` of the emitted tokens of ``reply``; a hole takes the mean of the others."""
-    import numpy as np
-
-    from cook.scoring.sampled import SampledReply
-
     head, known = reply.head, reply.known[: reply.head.emitted]
     filled = np.where(known, chances, chances[known].mean())
     n_predict = trace.header.n_predict
@@ -319,21 +296,24 @@ def _sampled(trace: TraceFile, reply: Reply, chances: Floats) -> SampledReply:
 
 def _outcome(found: Sequence[tuple[Reply, Replay]]) -> ReplayOutcome:
     """Sums over replies, without each one's first token, which is never drafted."""
-    drafted = [(reply, replay, slice(1, reply.head.emitted)) for reply, replay in found]
-    positions = sum(reply.head.emitted - 1 for reply, _ in found)
-    if not positions:
-        raise InputError("the trace has no token that a draft could propose")
-    known = kld = rest = 0.0
-    for reply, replay, at in drafted:
+    positions = matches = top5 = known = 0
+    kld = rest = 0.0
+    for reply, replay in found:
+        at = slice(1, reply.head.emitted)
+        positions += reply.head.emitted - 1
+        matches += int((replay.argmax[at] == reply.tokens[at]).sum())
+        top5 += int((replay.rank[at] < 5).sum())
         if replay.divergence is not None:
             seen = reply.known[at]
             known += int(seen.sum())
             kld += float(replay.divergence.kld[at][seen].sum())
             rest += float(replay.divergence.rest[at][seen].sum())
+    if not positions:
+        raise InputError("the trace has no token that a draft could propose")
     return ReplayOutcome(
         positions=positions,
-        matches=sum(int((r.argmax[at] == reply.tokens[at]).sum()) for reply, r, at in drafted),
-        top5=sum(int((r.rank[at] < 5).sum()) for _, r, at in drafted),
+        matches=matches,
+        top5=top5,
         mean_kld=kld / known if known else None,
         mean_rest=rest / known if known else None,
         decode_ns=sum(replay.decode_ns for _, replay in found),
@@ -365,19 +345,16 @@ def _columns(found: Replay) -> dict[str, Any]:
 
 
 def _replay_of(arrays: Mapping[str, Any], index: int, step: ReplayStep) -> Replay:
-    from cook.engines.worker.messages import Rollouts
-
     rolled = {name: f"{index}.{stored}" for name, stored in _ROLLOUTS.items()}
+    rollouts = None
+    if step.rollout_steps:
+        rollouts = Rollouts(**{name: arrays[stored] for name, stored in rolled.items()})
     return Replay(
         **{name: arrays[f"{index}.{name}"] for name in _BY_TOKEN},
         top_ids=arrays[f"{index}.top_ids"] if step.top else None,
         top_logits=arrays[f"{index}.top_logits"] if step.top else None,
         divergence=None,
-        rollouts=(
-            Rollouts(**{name: arrays[stored] for name, stored in rolled.items()})
-            if step.rollout_steps
-            else None
-        ),
+        rollouts=rollouts,
         decode_ns=0,
         reduce_ns=0,
     )

@@ -1,13 +1,14 @@
 """Quantized tensors as pieces that candidates share.
 
 What a quantized tensor is follows from the source's tensor, the type, the importance of its
-columns, and the library that quantizes: it is called by these, and made once
+columns, and the library that quantizes: it is named by these, and made once
 (:mod:`cook.graph.piece`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,19 +18,18 @@ from typing import TYPE_CHECKING
 from cook.config import memory_bytes
 from cook.engines.base import Engine
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
+from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.files import FileRange
-from cook.formats.gguf import TensorInfo, read_shard
-from cook.formats.quant_types import Flavour, QuantType, by_name
-from cook.formats.splice import ImatrixFacts
-from cook.graph.piece import Piece
-from cook.graph.step import JsonValue, Source, Workbench
+from cook.formats.gguf import GgufFile, TensorInfo, read_shard
+from cook.formats.imatrix_file import Imatrix, entry_for, read_imatrix
+from cook.formats.quant_types import Flavour, QuantType, by_id
+from cook.graph.piece import FILE, Piece
+from cook.graph.step import Source, Workbench
 
 if TYPE_CHECKING:
-    from cook.engines.worker.messages import RowsOfTensor
     from cook.engines.worker.worker import Worker
     from cook.formats.arrays import Floats32
-    from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 
 KIND = "tensor"
 MEMORY_SHARE = 0.25
@@ -88,11 +88,6 @@ class PublishedTensor:
     publisher: str
     imatrix: str | None
 
-    def piece(self, source: Source, tensor: TensorInfo) -> Piece:
-        """What the store calls it, as ``tensor`` of ``source``: never what was quantized here."""
-        made_by = f"published:{self.publisher}:{self.shard.digest}"
-        return tensor_piece(source, tensor, by_name(self.type), self.imatrix, made_by)
-
     def data(self) -> FileRange:
         """Where its data lies. StepError where the shard holds anything but what it should."""
         path = self.shard.path
@@ -108,16 +103,6 @@ class PublishedTensor:
                 f"{self.publisher.partition('/')[0]}",
             )
         return file.place(self.tensor)
-
-    def copy(self, path: Path) -> None:
-        """Write its data as ``path``."""
-        data = self.data()
-        with path.open("wb") as out:
-            data.append_to(out)
-
-    def in_key(self) -> JsonValue:
-        """What of it decides a file's bytes, next to the shard's digest."""
-        return [self.tensor, self.type, self.publisher, self.imatrix]
 
 
 def quantizer_of(engine: Engine) -> str:
@@ -137,44 +122,9 @@ def seconds_a_weight(tensor_type: str) -> float:
     return next(known, OTHER_SECONDS_A_WEIGHT)
 
 
-class TensorQuantizer:
-    """Quantizes tensors for a running step, and reports which share of ``total_bytes`` of their
-    source is done.
-
-    Its worker is there with the first tensor, and ``held`` from then on: where all are stored, none
-    is needed.
-    """
-
-    def __init__(self, engine: Engine, bench: Workbench, held: ExitStack, total_bytes: int) -> None:
-        self._engine, self._bench, self._held = engine, bench, held
-        self._worker: Worker | None = None
-        self._total_bytes, self._done_bytes = total_bytes, 0
-
-    def quantize(self, rows: RowsOfTensor, path: Path) -> None:
-        """Write the data of a tensor into ``path``; see :meth:`Worker.quantize`."""
-        if self._worker is None:
-            self._worker = self._held.enter_context(self._bench.workers.unloaded(self._engine))
-        self._worker.quantize(
-            rows,
-            path,
-            threads=self._bench.threads,
-            memory_bytes=memory_bytes() or int(MEMORY_SHARE * memory_limit_bytes()),
-            advance=self._advance,
-        )
-
-    def _advance(self, more_bytes: int) -> None:
-        self._done_bytes += more_bytes
-        self._bench.advance(min(1.0, self._done_bytes / self._total_bytes))
-
-    @property
-    def peak_rss_bytes(self) -> int | None:
-        """None where no worker was needed."""
-        return peak_rss_bytes(self._worker.pid) if self._worker is not None else None
-
-
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """The importance that ``flavour`` gives the tensors of a model, of an imatrix or none."""
+    """The importance that ``flavour`` gives the tensors of a model, by an imatrix; none without."""
 
     imatrix: Imatrix | None
     path: Path | None
@@ -183,8 +133,6 @@ class Importance:
     @classmethod
     def read(cls, path: Path | None, flavour: Flavour) -> Importance:
         """InputError for an imatrix that cannot be read."""
-        from cook.formats.imatrix_file import read_imatrix
-
         return cls(read_imatrix(path) if path is not None else None, path, flavour)
 
     def of(self, tensor: TensorInfo) -> Floats32 | None:
@@ -192,41 +140,27 @@ class Importance:
 
         InputError where the imatrix is of another model.
         """
-        entry = self._entry(tensor)
-        return entry.mean().ravel() if entry is not None else None
-
-    def covers(self, tensor: TensorInfo) -> bool:
-        """Whether there is any for ``tensor``; InputError likewise."""
-        return self._entry(tensor) is not None
-
-    def _entry(self, tensor: TensorInfo) -> ImatrixEntry | None:
-        from cook.formats.imatrix_file import entry_for
-
         if self.imatrix is None:
             return None
         entry = entry_for(self.imatrix, tensor.name, self.flavour)
-        if entry is None:
-            return None
         needed = tensor.shape[0] * (tensor.shape[2] if len(tensor.shape) > 2 else 1)
-        if entry.sums.size != needed:
-            if tensor.name == "token_embd.weight":  # the engines go on without
-                return None
-            raise InputError(
-                f"{self.path}: {tensor.name} has {entry.sums.size} values, needs {needed}",
-                hint="is it of another model?",
-            )
-        return entry
+        if entry is not None and entry.sums.size == needed:
+            return entry.mean().ravel()
+        if entry is None or tensor.name == "token_embd.weight":  # the engines go on without
+            return None
+        raise InputError(
+            f"{self.path}: {tensor.name} has {entry.sums.size} values, needs {needed}",
+            hint="is it of another model?",
+        )
 
     def digest(self, tensor: TensorInfo) -> str | None:
         """SHA-256 of :meth:`of`."""
         found = self.of(tensor)
-        return (
-            hashlib.sha256(found.astype("<f4").tobytes()).hexdigest() if found is not None else None
-        )
+        return None if found is None else hashlib.sha256(found.astype("<f4").tobytes()).hexdigest()
 
     @cached_property
     def whole(self) -> str | None:
-        """SHA-256 over all of it, whatever the file is called and says of where it comes from."""
+        """SHA-256 over all of it, whatever the file's name and the paths in it."""
         if self.imatrix is None:
             return None
         digest = hashlib.sha256()
@@ -234,15 +168,76 @@ class Importance:
             digest.update(name.encode() + b"\0" + entry.mean().astype("<f4").tobytes())
         return digest.hexdigest()
 
-    @property
-    def facts(self) -> ImatrixFacts | None:
-        """What a quantized file says of it."""
-        if self.imatrix is None or self.path is None:
-            return None
-        datasets = self.imatrix.datasets
-        return ImatrixFacts(
-            file=self.path.name,
-            dataset=datasets[0] if datasets else None,
-            entries=len(self.imatrix.entries),
-            chunks=self.imatrix.chunk_count,
+
+def make_tensors(
+    engine: Engine,
+    source: Source,
+    file: GgufFile,
+    types: Mapping[str, QuantType],
+    bench: Workbench,
+    *,
+    importance: Importance | None = None,
+    published: Mapping[str, PublishedTensor] | None = None,
+) -> tuple[dict[str, FileRange], int | None]:
+    """Where each tensor in ``types`` lies as that type, and the peak memory of the worker that
+    quantized (None where none had to).
+
+    They are tensors of ``file``, the header of ``source``, and are taken from the store or made
+    now: copied where ``published``, else quantized by the library of ``engine``. PrerequisiteError
+    for an engine without one.
+    """
+    theirs = published or {}
+    pieces: dict[str, Piece] = {}
+    for name, wanted in types.items():
+        tensor = file.tensor(name)
+        if (other := theirs.get(name)) is not None:
+            digest, maker = other.imatrix, f"published:{other.publisher}:{other.shard.digest}"
+        else:
+            digest = importance.digest(tensor) if importance is not None else None
+            maker = quantizer_of(engine)
+        pieces[name] = tensor_piece(source, tensor, wanted, digest, maker)
+    names = {piece.key: name for name, piece in pieces.items()}
+    total_bytes = sum(file.place(name).size_bytes for name in types)
+    done_bytes = 0
+    held = ExitStack()
+    workers: list[Worker] = []
+
+    def advance(more_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += more_bytes
+        bench.advance(min(1.0, done_bytes / total_bytes))
+
+    def make(piece: Piece, path: Path) -> None:
+        name = names[piece.key]
+        if name in theirs:
+            with path.open("wb") as out:
+                theirs[name].data().append_to(out)
+            return
+        tensor = file.tensor(name)
+        source_type = by_id(tensor.type_id)
+        assert source_type is not None, "its size is known"
+        rows = RowsOfTensor(
+            source=file.place(name),
+            source_type=source_type,
+            type=types[name],
+            shape=tensor.shape,
+            importance=importance.of(tensor) if importance is not None else None,
         )
+        if not workers:  # where all are stored, none is needed
+            workers.append(held.enter_context(bench.workers.unloaded(engine)))
+        workers[0].quantize(
+            rows,
+            path,
+            threads=bench.threads,
+            memory_bytes=memory_bytes() or int(MEMORY_SHARE * memory_limit_bytes()),
+            advance=advance,
+        )
+
+    with held:
+        made = bench.pieces(pieces.values(), make)
+        peak_bytes = peak_rss_bytes(workers[0].pid) if workers else None
+    places = {
+        name: FileRange(made[piece.key].file(FILE), 0, piece.size_bytes)
+        for name, piece in pieces.items()
+    }
+    return places, peak_bytes

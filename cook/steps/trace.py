@@ -1,4 +1,4 @@
-"""Step: run the target once over the prompts and keep what it said, token by token."""
+"""Step: run the target once over the prompts and keep its replies, token by token."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ TRACE_FILE = "target.trace"
 
 @dataclass(frozen=True)
 class TraceOutcome:
-    """``replies`` recorded with ``tokens`` emitted tokens in all, ``ended`` by themselves;
-    ``holes`` of the tokens have no probabilities."""
+    """``replies`` recorded with ``tokens`` emitted tokens in all; ``holes`` of them have no
+    probabilities."""
 
     replies: int
     tokens: int
-    ended: int
-    prompt_tokens: int
     holes: int
 
 
@@ -111,15 +109,8 @@ class TraceStep(Step[TraceOutcome]):
         # Kept outside the store until whole, so that a crash costs one reply, not the trace.
         partial = cook_home() / "partial" / f"trace-{self.key}"
         count = len(self.prompts)
-        with WorkerTarget(
-            self.engine,
-            self.target,
-            self.args,
-            self.context,
-            self.chat,
-            bench.supervisor,
-            bench.workers,
-        ) as target:
+        placed = (self.engine, self.target, self.args, self.context, self.chat)
+        with WorkerTarget(*placed, bench.supervisor, bench.workers) as target:
             found = record(target, self._plan(), partial, lambda n: bench.advance(n / count))
         if found.dropped:
             lost = found.dropped[0]
@@ -132,13 +123,8 @@ class TraceStep(Step[TraceOutcome]):
         return _outcome(found)
 
     def _plan(self) -> TraceRequest:
-        return TraceRequest(
-            self.prompts,
-            self.max_tokens,
-            self.context,
-            self.sampling.applied(),
-            batch_width=self.batch_width,
-        )
+        limits, chain = (self.max_tokens, self.context), self.sampling.applied()
+        return TraceRequest(self.prompts, *limits, chain, batch_width=self.batch_width)
 
 
 @dataclass(frozen=True)
@@ -204,4 +190,4 @@ def given_trace(path: Path) -> RecordedTraceStep:
 
 
 def _outcome(found: Recorded) -> TraceOutcome:
-    return TraceOutcome(found.replies, found.tokens, found.ended, found.prompt_tokens, found.holes)
+    return TraceOutcome(found.replies, found.tokens, found.holes)

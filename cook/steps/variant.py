@@ -48,25 +48,21 @@ class VariantStep(Step[ReplayOutcome]):
     phase: ClassVar[str] = Phase.REPLAY
 
     @property
-    def mix(self) -> QuantizeStep:
-        assert isinstance(self.replay.draft, QuantizeStep), "a variant is quantized"
-        return self.replay.draft
-
-    @property
     def label(self) -> str:
         return self.replay.label
 
-    def uses(self) -> Engine | None:
-        return self.replay.uses()
+    def uses(self) -> Engine:
+        return self.replay.engine
 
     def inputs(self) -> Mapping[str, Input]:
-        return {**self.mix.inputs(), "trace": self.replay.trace, "own": self.own}
+        own = {"trace": self.replay.trace, "own": self.own}
+        return {**_mix(self.replay.draft).inputs(), **own}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {"mix": dict(self.mix.params()), "replay": dict(self.replay.params())}
+        return {"mix": dict(_mix(self.replay.draft).params()), "replay": dict(self.replay.params())}
 
     def run(self, bench: Workbench) -> ReplayOutcome:
-        with _made(self.mix, bench) as path:
+        with _made(self.replay.draft, bench) as path:
             own = likeliest(bench.artifact(self.own))
             return self.replay.of_file(path, bench, place=self.kind, reference=own)
 
@@ -82,39 +78,36 @@ class VariantCurveStep(Step[CurveOutcome]):
     timed: ClassVar[bool] = True
 
     @property
-    def mix(self) -> QuantizeStep:
-        assert isinstance(self.curve.model, QuantizeStep), "a variant is quantized"
-        return self.curve.model
-
-    @property
     def label(self) -> str:
         return self.curve.label
 
-    def uses(self) -> Engine | None:
-        return self.curve.uses()
+    def uses(self) -> Engine:
+        return self.curve.engine
 
     def inputs(self) -> Mapping[str, Input]:
-        return {**self.mix.inputs(), "trace": self.curve.trace}
+        return {**_mix(self.curve.model).inputs(), "trace": self.curve.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {"mix": dict(self.mix.params()), "curve": dict(self.curve.params())}
+        return {"mix": dict(_mix(self.curve.model).params()), "curve": dict(self.curve.params())}
 
     def run(self, bench: Workbench) -> CurveOutcome:
-        with _made(self.mix, bench) as path:
+        with _made(self.curve.model, bench) as path:
             return self.curve.of_file(path, bench, place=VariantStep.kind)
 
 
+def _mix(model: Input) -> QuantizeStep:
+    assert isinstance(model, QuantizeStep), "a variant is quantized"
+    return model
+
+
 @contextmanager
-def _made(mix: QuantizeStep, bench: Workbench) -> Iterator[Path]:
-    """The file of ``mix``, for the time of the block."""
+def _made(model: Input, bench: Workbench) -> Iterator[Path]:
+    """The file of a mix, for the time of the block."""
     folder = bench.directory / DRAFT
     folder.mkdir()
     try:
-        mix.run(replace(bench, directory=folder, advance=_unseen))
+        # Progress is that of what is done with the mix.
+        _mix(model).run(replace(bench, directory=folder, advance=lambda _: None))
         yield min(path for path in folder.iterdir() if path.suffix == ".gguf")
     finally:
         rmtree(folder)
-
-
-def _unseen(_: float) -> None:
-    """Progress is that of what is done with the mix."""

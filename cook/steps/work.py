@@ -36,7 +36,7 @@ def model_bytes(model: Input) -> float | None:
 
 def context_bytes(model: Input, args: ModelArgs, context: int, slots: int = 1) -> float:
     """Bytes of a server's context next to the weights of ``model``, ``slots`` of so many tokens:
-    KV cache and recurrent state by the header (none where it does not tell, see
+    KV cache and recurrent state by the header (none where it does not say, see
     :mod:`cook.formats.kv_cache`), and of the compute buffers the largest part, logits of a batch
     or, without flash attention, its scores."""
     source = source_of(model)

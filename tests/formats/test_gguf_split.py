@@ -154,7 +154,7 @@ def test_the_files_are_those_of_llama_gguf_split(
     limit = SplitLimit(number * 10**6) if "size" in flags[0] else SplitLimit(None, number)
     paths = write_split_gguf(
         tmp_path / "ours.gguf",
-        {key: file.raw_value(key) for key in file.metadata},
+        file.raw_metadata(),
         [copy_of(file, t.name) for t in file.tensors],
         limit,
         bundled.flavour,

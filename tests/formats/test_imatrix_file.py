@@ -19,7 +19,6 @@ from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_fi
 from cook.formats.imatrix_file import (
     Imatrix,
     ImatrixEntry,
-    absent_entries,
     coverage,
     entry_for,
     read_imatrix,
@@ -179,9 +178,6 @@ def test_aliases_of_ik() -> None:
         assert entry_for(imatrix, borrower, IK_LLAMA_CPP) is imatrix.entries[lender]
         assert entry_for(imatrix, borrower, LLAMA_CPP) is None
     assert entry_for(imatrix, "blk.1.ffn_gate_exps.weight", IK_LLAMA_CPP) is None
-    tensors = [TensorInfo(f"blk.0.ffn_{part}.weight", (8, 8), 1) for part in ("up", "gate", "down")]
-    assert absent_entries(imatrix, tensors, IK_LLAMA_CPP) == ("blk.0.ffn_down.weight",)
-    assert len(absent_entries(imatrix, tensors, LLAMA_CPP)) == 2
 
 
 # --- hostile bytes
@@ -214,8 +210,8 @@ BROKEN_DAT: dict[str, tuple[bytes, str]] = {
     "entries lie": (dat_of(dat_entry(), count=2), "2 is impossible"),
     "entries run out": (dat_of(dat_entry(), dat_entry(dat_text("v")), count=3), "needs 4 bytes"),
     "name empty": (dat_of(dat_entry(dat_text(""))), "name of entry 0 at byte 4: length 0"),
-    "name negative": (dat_of(dat_entry(dat_text("w", -5))), "length -5 is impossible"),
-    "name lies": (dat_of(dat_entry(dat_text("w", 1 << 30))), "length 1073741824 is impossible"),
+    "name negative": (dat_of(dat_entry(dat_text("w", -5))), "length -5 is not in 1 to 1024"),
+    "name lies": (dat_of(dat_entry(dat_text("w", 1 << 30))), "length 1073741824 is not in 1"),
     "name runs out": (dat_of(dat_entry(dat_text("w", 900))), "needs 900 bytes and the file ends"),
     "name escapes": (dat_of(dat_entry(dat_text("\x1b[2J"))), "control characters"),
     "name twice": (dat_of(dat_entry(), dat_entry()), "'w' occurs twice"),

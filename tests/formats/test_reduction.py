@@ -13,8 +13,9 @@ from cook.engines.process.supervisor import ask
 from cook.errors import InputError
 from cook.files import SHARED_BLOCK, shares_blocks
 from cook.formats.gguf import GgufFile, MetadataArray, ValueType, read_gguf
+from cook.formats.gguf_split import SplitLimit, write_split_gguf
 from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
-from cook.formats.naming import shard_path
+from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction, kept_tensors, reduced, reductions
 from cook.paths import demo_dir
 
@@ -130,14 +131,13 @@ def test_the_models_own_number_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_split_model_becomes_one_file(tmp_path: Path) -> None:
     whole = read_gguf(model(tmp_path / "whole.gguf"))
-    first = tmp_path / "s-00001-of-00002.gguf"
-    for number, tensors in enumerate((whole.tensors[:2], whole.tensors[2:])):
-        metadata = {k: whole.raw_value(k) for k in whole.metadata} if number == 0 else {}
-        metadata["split.no"] = encode(number, ValueType.UINT16)
-        metadata["split.count"] = encode(2, ValueType.UINT16)
-        metadata["split.tensors.count"] = encode(len(whole.tensors), ValueType.INT32)
-        copies = [copy(whole, t.name) for t in tensors]
-        write_gguf_file(shard_path(first, number + 1, 2), metadata, copies)
+    first, _ = write_split_gguf(
+        tmp_path / "s.gguf",
+        whole.raw_metadata(),
+        [copy(whole, t.name) for t in whole.tensors],
+        SplitLimit(max_tensors=-(-len(whole.tensors) // 2)),
+        Flavour.LLAMA_CPP,
+    )
     made = write(read_gguf(first), Reduction(2), tmp_path / "less.gguf")
     assert not [key for key in made.metadata if key.startswith("split.")]
     for tensor in whole.tensors:
@@ -154,7 +154,7 @@ def test_most_data_lies_in_its_blocks_as_before(tmp_path: Path, reduction: Reduc
     """Else no file system could share it: by whole layers of whole blocks, all of it does."""
     path = tmp_path / "whole.gguf"
     whole = read_gguf(model(path))
-    metadata = {key: whole.raw_value(key) for key in whole.metadata}
+    metadata = whole.raw_metadata()
     block = bytes(range(256)) * (SHARED_BLOCK // 256)
     tensors = [
         tensor_of(f"blk.{n}.ffn_up.weight", (1024, n + 1), F32, block * (n + 1))
@@ -180,7 +180,7 @@ def test_a_file_system_that_shares_blocks_does() -> None:
     data = os.urandom(16 << 20)
     tensors = [tensor_of(f"blk.{n}.ffn_up.weight", (1 << 22,), F32, data) for n in range(LAYERS)]
     whole = read_gguf(model(path))
-    metadata = {key: whole.raw_value(key) for key in whole.metadata}
+    metadata = whole.raw_metadata()
     write_gguf_file(path, metadata, tensors)
     for reduction in (Reduction(2), Reduction(3, (0, 2))):
         os.sync()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cook.formats.gguf import GgufFile, TensorInfo, ValueType, read_gguf
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 from cook.formats.quant_types import Flavour
-from cook.formats.splice import ImatrixFacts, in_order, quantized_metadata, without_paths
+from cook.formats.splice import in_order, quantized_metadata, without_paths
 
-FACTS = ImatrixFacts("/home/somebody/imatrix.gguf", r"C:\texts\corpus.txt", 7, 3)
+ENTRY = ImatrixEntry(np.ones((1, 32), np.float32), np.ones(1, np.float32))
+WHOLE = Imatrix({str(n): ENTRY for n in range(7)}, (r"C:\texts\corpus.txt",), 3, 512, "gguf")
+BARE = Imatrix({"0": ENTRY}, (), 0, None, "dat")
 
 
 @pytest.fixture
@@ -27,14 +31,24 @@ def source(tmp_path: Path) -> GgufFile:
     return read_gguf(tmp_path / "m.gguf")
 
 
-def put(source: GgufFile, flavour: Flavour, imatrix: ImatrixFacts | None) -> dict[str, bytes]:
+def put(
+    source: GgufFile,
+    flavour: Flavour,
+    imatrix: Imatrix | None,
+    file: str = "/home/somebody/imatrix.gguf",
+) -> dict[str, bytes]:
     return quantized_metadata(
-        source, flavour, file_type=15, quantization_version=2, imatrix=imatrix
+        source,
+        flavour,
+        file_type=15,
+        quantization_version=2,
+        imatrix=imatrix,
+        imatrix_file=file,
     )
 
 
 def test_mainline_moves_what_it_states_to_the_end(source: GgufFile) -> None:
-    found = put(source, Flavour.LLAMA_CPP, FACTS)
+    found = put(source, Flavour.LLAMA_CPP, WHOLE)
     assert list(found) == [
         "general.architecture",
         "general.quantization_version",
@@ -51,7 +65,7 @@ def test_mainline_moves_what_it_states_to_the_end(source: GgufFile) -> None:
 
 
 def test_ik_changes_it_where_it_stands(source: GgufFile) -> None:
-    found = put(source, Flavour.IK_LLAMA_CPP, FACTS)
+    found = put(source, Flavour.IK_LLAMA_CPP, WHOLE)
     assert list(found) == [
         "general.file_type",
         "general.architecture",
@@ -68,13 +82,13 @@ def test_ik_changes_it_where_it_stands(source: GgufFile) -> None:
 @pytest.mark.parametrize("flavour", list(Flavour))
 def test_what_is_not_known_of_an_imatrix_is_not_said(source: GgufFile, flavour: Flavour) -> None:
     assert not [key for key in put(source, flavour, None) if key.startswith("quantize.")]
-    bare = put(source, flavour, ImatrixFacts("i", None, 1, 0))
+    bare = put(source, flavour, BARE)
     told = [key for key in bare if key.startswith("quantize.")]
     assert told == ["quantize.imatrix.file", "quantize.imatrix.entries_count"]
 
 
 def test_a_long_name_is_cut_as_the_engines_cut_it(source: GgufFile) -> None:
-    found = put(source, Flavour.LLAMA_CPP, ImatrixFacts("é" * 100, None, 1, 0))
+    found = put(source, Flavour.LLAMA_CPP, BARE, "é" * 100)
     assert found["quantize.imatrix.file"] == encode("é" * 63)
 
 

@@ -31,65 +31,64 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_real_lines(tmp_path: Path) -> None:
     found = read_tensors_map(written(tmp_path, REAL))
-    assert [e.type for e in found.entries] == ["iq1_kt", "f32", "iq4_nl"]
-    embeddings, _, experts = found.entries
+    assert [e.type for e in found.entries.values()] == ["iq1_kt", "f32", "iq4_nl"]
+    embeddings, _, experts = found.entries.values()
     assert embeddings.shape == (4096, 151552)
     assert embeddings.size_bytes == 135790592 + 4 * 151552, "with the scale of every row"
-    assert found.find("blk.1.ffn_down_exps.weight") is experts
-    assert found.find("none") is None
+    assert found.entries["blk.1.ffn_down_exps.weight"] is experts
     names = ShardNames("Thireus", "GLM-4.5-Air")
-    assert [e.file for e in found.entries] == [names.shard("iq1_kt", n, 804) for n in (2, 3, 17)]
+    assert [e.file for e in found.entries.values()] == [
+        names.shard("iq1_kt", n, 804) for n in (2, 3, 17)
+    ]
     assert names.repository("iq1_kt") == "Thireus/GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_SPLIT"
 
 
 def test_an_imatrix_and_what_a_later_map_may_add(tmp_path: Path) -> None:
     path = written(tmp_path, f"\n{WHOLE}:tool=7:imatrix={'cd' * 32}\r\n")
-    (entry,) = read_tensors_map(path).entries
+    (entry,) = read_tensors_map(path).entries.values()
     file = "m-T-Q8_0-SPECIAL_TENSOR-00002-of-00003.gguf"
     assert entry == MapEntry(2, file, SHA, "a.weight", (32, 2), "q8_0", 68, "cd" * 32)
 
 
 @pytest.mark.parametrize(
-    ("line", "column", "message"),
+    ("line", "message"),
     [
-        ("nothing", 1, "ends before its field SHA-256"),
-        (GOOD, 133, "ends before its field elements="),
-        (WHOLE.replace("m-T", "../m-T"), 1, "is no name of a shard"),
-        (WHOLE.replace("-00002-of-00003", ""), 1, "is no name of a shard"),
-        (WHOLE.replace(".gguf", ".gguf.zbst"), 1, "packed shards"),
-        (WHOLE.replace(SHA, SHA.upper()), 45, "is no SHA-256"),
-        (WHOLE.replace("a.weight", ""), 110, "is no name of a tensor"),
-        (WHOLE.replace("a.weight", "a\tb"), 110, "is no name of a tensor"),
-        (WHOLE.replace("(32, 2)", "(32, -2)"), 119, "impossible shape"),
-        (WHOLE.replace("(32, 2)", "(32, 0)"), 119, "impossible shape"),
-        (WHOLE.replace("(32, 2)", "(1, 1, 1, 1, 64)"), 119, "impossible shape"),
-        (WHOLE.replace("(32, 2)", f"({2**62}, 4)"), 119, "impossible shape"),
-        (WHOLE.replace("shape=", "form="), 119, "expected shape="),
-        (WHOLE.replace("q8_0:", "q9_9:"), 133, "unknown quant type"),
-        (WHOLE.replace("=64", "=65"), 144, "65 elements"),
-        (WHOLE.replace("=64", "=6e1"), 144, "is no number"),
-        (WHOLE.replace("=68", "=67"), 156, "67 bytes, and q8_0 of this shape has 68"),
-        (WHOLE.replace("(32, 2)", "(16, 4)"), 119, "do not divide"),
-        (f"{WHOLE}:imatrix=no", 165, "is no SHA-256"),
-        (f"{WHOLE}:more", 165, "expected name=value"),
-        (WHOLE + "x" * MAX_LINE, 1, "a line of"),
+        ("nothing", "expected a shard's name, found 'nothing'"),
+        (GOOD, "expected elements=NUMBER, found nothing"),
+        (WHOLE.replace("m-T", "../m-T"), "expected a shard's name"),
+        (WHOLE.replace("-00002-of-00003", ""), "is no name of a shard"),
+        (WHOLE.replace(".gguf", ".gguf.zbst"), "packed shards"),
+        (WHOLE.replace(SHA, SHA.upper()), "expected a SHA-256"),
+        (WHOLE.replace("a.weight", ""), "expected a tensor's name"),
+        (WHOLE.replace("a.weight", "a\tb"), "expected a tensor's name"),
+        (WHOLE.replace("(32, 2)", "(32, -2)"), "expected shape=("),
+        (WHOLE.replace("(32, 2)", "(32, 0)"), "impossible shape"),
+        (WHOLE.replace("(32, 2)", "(1, 1, 1, 1, 64)"), "impossible shape"),
+        (WHOLE.replace("(32, 2)", f"({2**62}, 4)"), "impossible shape"),
+        (WHOLE.replace("shape=", "form="), "expected shape=("),
+        (WHOLE.replace("q8_0:", "q9_9:"), "unknown quant type"),
+        (WHOLE.replace("=64", "=65"), "65 elements"),
+        (WHOLE.replace("=64", "=6e1"), "expected elements=NUMBER, found 'elements=6e1'"),
+        (WHOLE.replace("=68", "=67"), "67 bytes, and q8_0 of this shape has 68"),
+        (WHOLE.replace("(32, 2)", "(16, 4)"), "does not divide"),
+        (f"{WHOLE}:imatrix=no", "expected name=value (imatrix=SHA-256), found 'imatrix=no'"),
+        (f"{WHOLE}:more", "expected name=value"),
+        (WHOLE + "x" * MAX_LINE, "a line of"),
     ],
 )
-def test_a_fault_says_its_place(tmp_path: Path, line: str, column: int, message: str) -> None:
+def test_a_fault_says_its_place(tmp_path: Path, line: str, message: str) -> None:
     path = written(tmp_path, f"{REAL}{line}\n")
     with pytest.raises(InputError) as raised:
         read_tensors_map(path)
-    place, _, told = str(raised.value).partition(": ")
-    assert message in told
-    assert place.startswith(f"{path}:4:")
-    assert place == f"{path}:4:{column}", told
+    assert raised.value.message.startswith(f"{path}:4: ")
+    assert message in raised.value.message
 
 
 def test_what_occurs_twice(tmp_path: Path) -> None:
     other = WHOLE.replace("00002", "00003")
-    with pytest.raises(InputError, match=r"map:2:\d+: 'a\.weight' occurs twice"):
+    with pytest.raises(InputError, match=r"map:2: 'a\.weight' occurs twice"):
         read_tensors_map(written(tmp_path, f"{WHOLE}\n{other}\n"))
-    with pytest.raises(InputError, match=r"map:2:1: 'm-T.* occurs twice"):
+    with pytest.raises(InputError, match=r"map:2: 'm-T.* occurs twice"):
         read_tensors_map(written(tmp_path, f"{WHOLE}\n{WHOLE.replace('a.w', 'b.w')}\n"))
 
 
@@ -97,14 +96,14 @@ def test_counts_and_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     two = f"{WHOLE}\n{WHOLE.replace('00002', '00003').replace('a.w', 'b.w')}\n"
     assert len(read_tensors_map(written(tmp_path, two)).entries) == 2
     monkeypatch.setattr(tensors_map, "MAX_TENSORS", 1)
-    with pytest.raises(InputError, match=r"map:2:1: more than 1 tensors"):
+    with pytest.raises(InputError, match=r"map:2: more than 1 tensors"):
         read_tensors_map(written(tmp_path, two))
     monkeypatch.setattr(tensors_map, "MAX_MAP_BYTES", 100)
     with pytest.raises(InputError, match="and cook reads at most 100"):
         read_tensors_map(written(tmp_path, two))
 
 
-@pytest.mark.parametrize(("raw", "place"), [(b"", "1:1"), (b"a:b\nab\xff\n", "2:3")])
+@pytest.mark.parametrize(("raw", "place"), [(b"", "1"), (b"a:b\nab\xff\n", "2:3")])
 def test_no_map_at_all(tmp_path: Path, raw: bytes, place: str) -> None:
     path = written(tmp_path, "")
     path.write_bytes(raw)

@@ -222,7 +222,7 @@ class Fabrication(Executor):
         chosen = subset(self.prompts, step.prompts)
         temperature = step.sampling.temperature or self.world.temperature
         write_trace(directory / TRACE_FILE, chosen, replace(self.world, temperature=temperature))
-        return TraceOutcome(len(chosen.prompts), 0, 0, 0, 0)
+        return TraceOutcome(len(chosen.prompts), 0, 0)
 
     def matches(self, name: str, reply: Reply, salt: str = "") -> np.ndarray[Any, Any]:
         rng = np.random.default_rng(seed_of(name, reply.head.id, salt))
@@ -330,7 +330,7 @@ class Fabrication(Executor):
             raise StepError(f"{step.label}: {dealt[0].failure}")
         ran = [one.outcome for one in dealt if one.outcome is not None]
         seconds = sum(o.load_seconds + sum(r.wall_ms for r in o.runs) / 1000 for o in ran)
-        return DealOutcome(tuple(dealt), step.together, seconds, 0.0)
+        return DealOutcome(tuple(dealt), step.together, seconds)
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
         """Counted as the engine counts; steps priced as timed, with the overhead on top."""

@@ -222,7 +222,7 @@ class SimulatedBuild(Fabrication):
             dealt.append(DealtServer(LiveOutcome(tuple(runs), 0.5, 4000, ("x",), 0.0)))
         ran = [one.outcome for one in dealt if one.outcome is not None]
         seconds = sum(0.5 + sum(r.wall_ms for r in o.runs) / 1000 for o in ran)
-        return DealOutcome(tuple(dealt), step.together, seconds, 0.0)
+        return DealOutcome(tuple(dealt), step.together, seconds)
 
     def speeds(self, prompts: PromptSet) -> dict[tuple[str | None, int], float]:
         """True decode speed of every candidate over ``prompts``, tokens a second."""

@@ -16,7 +16,7 @@ from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import Reply, TraceFile
+from cook.formats.trace_file import Reply
 from cook.graph.step import Source, source
 from cook.prompts.prompt_set import Prompt
 from cook.record.outcomes import Difference, SelfCheckOutcome
@@ -232,25 +232,18 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
     assert [(d.prompt_id, d.without_draft) for d in found] == [("Serving", None)]
 
 
-class Heads:
-    def __init__(self, *sizes: tuple[int, int]) -> None:
-        self.heads = [SimpleNamespace(prompt_tokens=p, emitted=e) for p, e in sizes]
-
-    def __len__(self) -> int:
-        return len(self.heads)
-
-
-def chosen(*sizes: tuple[int, int]) -> set[int]:
-    trace: Any = Heads(*sizes)
-    return _chosen(cast(TraceFile, trace))
+def chosen(*sizes: tuple[int, int]) -> list[int]:
+    heads = [SimpleNamespace(id=i, prompt_tokens=p, emitted=e) for i, (p, e) in enumerate(sizes)]
+    trace: Any = SimpleNamespace(heads=heads)
+    return cast(list[int], _chosen(trace))
 
 
 def test_the_shortest_prompts_until_there_is_enough() -> None:
     """Twelve prompts of 22,000 tokens were read where three replies show as much."""
     half = MIN_REPLY_TOKENS // 2
-    assert chosen((9_000, half), (22_000, half), (50, half), (300, half)) == {2, 3}
-    assert chosen(*((100 + i, 10) for i in range(40))) == set(range(REPLIES))
-    assert chosen((22_000, 4 * MIN_REPLY_TOKENS)) == {0}
+    assert chosen((9_000, half), (22_000, half), (50, half), (300, half)) == [2, 3]
+    assert chosen(*((100 + i, 10) for i in range(40))) == list(range(REPLIES))
+    assert chosen((22_000, 4 * MIN_REPLY_TOKENS)) == [0]
 
 
 def test_a_control_that_fails_is_told_where_its_result_would_be() -> None:

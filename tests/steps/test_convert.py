@@ -14,10 +14,15 @@ import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.safetensors import parameters
 from cook.job.locate import locate
 from cook.recipe.sources import HubRef
-from cook.steps.convert import Converter, find_converter, model_files, require_whole
+from cook.steps.convert import (
+    Converter,
+    find_converter,
+    model_files,
+    parameters,
+    require_whole,
+)
 
 HERE = Path(__file__).parent
 

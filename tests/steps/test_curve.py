@@ -23,7 +23,7 @@ from cook.steps.curve import (
     READ_STEP,
     CurveStep,
     SlotCurveOutcome,
-    _SlotTimes,
+    _slot_rows,
     _Times,
     grid_of,
     rows_for,
@@ -234,7 +234,7 @@ class Noting:
 
 def test_slots_hold_stretches_of_their_own() -> None:
     worker: Any = Noting()
-    rows = _SlotTimes(worker, range(1000), True, 4, 5).rows(50, (1, 4), (1, 5))
+    rows = _slot_rows(worker, range(1000), 50, (1, 4), (1, 5), True)
     assert rows == {1: (0.001, 0.005), 4: (0.004, 0.02)}
     before, following, _, every = worker.asked[-1]
     assert len({tuple(text) for text in before}) == 4
@@ -246,7 +246,7 @@ def test_slots_hold_stretches_of_their_own() -> None:
 
 def test_a_draft_gives_logits_for_the_token_of_every_slot() -> None:
     worker: Any = Noting()
-    _SlotTimes(worker, range(100), False, 2, 5).rows(10, (2,), (1, 5))
+    _slot_rows(worker, range(100), 10, (2,), (1, 5), False)
     assert {(len(following[0]), every) for _, following, _, every in worker.asked} == {
         (1, True),
         (5, False),
@@ -256,4 +256,4 @@ def test_a_draft_gives_logits_for_the_token_of_every_slot() -> None:
 def test_too_short_a_text_is_told() -> None:
     worker: Any = Noting()
     with pytest.raises(StepError, match="the trace has 3 tokens"):
-        _SlotTimes(worker, range(3), True, 2, 5)
+        _slot_rows(worker, range(3), 1, (2,), (5,), True)

@@ -1,4 +1,5 @@
-"""An imatrix that misses experts is extended, told or refused, as the recipe says."""
+"""An imatrix that misses experts is extended, reported or refused, as the recipe says; and one of
+the target's own text."""
 
 from __future__ import annotations
 
@@ -10,16 +11,28 @@ import numpy as np
 import pytest
 
 from cook.engines import tool_runs
+from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_runs import ImatrixResult, TextJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.formats.quant_types import Flavour
-from cook.graph.step import Source, Workbench
+from cook.graph.step import Source, Workbench, source
+from cook.job.drafting import left_to_score, target_corpus
+from cook.job.locate import SourceReader
 from cook.paths import demo_dir
-from cook.steps.imatrix import ImatrixStep, Otherwise
-from tests.workbench import workbench
+from cook.prompts.prompt_set import load_prompts
+from cook.recipe.load import parse_recipe
+from cook.steps.imatrix import (
+    CORPUS_FILE,
+    ImatrixStep,
+    Otherwise,
+    TraceCorpusStep,
+    corpus_args,
+)
+from cook.steps.trace import TraceStep
+from tests.workbench import run, trace_step, workbench
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 ENOUGH = 8
@@ -82,3 +95,63 @@ def test_it_is_refused(bench: Workbench) -> None:
 
 def test_what_was_asked_for_is_enough(bench: Workbench) -> None:
     assert step("fail", minimum=0.0).run(bench).warnings == ()
+
+
+@pytest.mark.engine
+def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) -> None:
+    model = source([demo_dir() / "draft-f16.gguf"])
+    trace = trace_step(bundled, max_tokens=60)
+    corpus = TraceCorpusStep(bundled, model, trace)
+    imatrix = ImatrixStep(
+        bundled, model, corpus, 32, None, False, 0.0, "warn", corpus_args(bundled)
+    )
+    outcomes = run(tmp_path, imatrix, threads=1)
+    assert not outcomes.failures
+    text = outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
+    found = outcomes.result(corpus)
+    assert found is not None
+    assert found.replies == 3
+    for prompt in trace.prompts:
+        assert prompt.text in text
+    assert "<|" not in text  # no token of the template's, and no end of text
+    collected = outcomes.result(imatrix)
+    assert collected is not None
+    assert collected.chunks >= found.tokens // 32 - 1
+    assert outcomes.ran[:2] == [trace.label, corpus.label]
+
+
+RECIPE = """\
+version: 1
+name: own-text
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: trace}
+quants: [{name: Q4_K_M, type: Q4_K_M}]
+score:
+  target: {source: "demo://target-q8_0.gguf"}
+  prompts: PROMPTS
+  max_tokens: 32
+  sampling: {temperature: 0.7, seed: 4}
+"""
+
+
+@pytest.mark.parametrize("prompts", ["demo", "default"])
+def test_scored_prompts_are_never_calibrated_on(
+    standin_engine: Any, tmp_path: Path, prompts: str
+) -> None:
+    engine = standin_engine()
+    loaded = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml")
+    recipe = loaded.recipe
+    assert recipe.score is not None
+    reader = SourceReader(plan_only=True)
+    target = reader.model(demo_dir() / "target-q8_0.gguf")
+    model = reader.model(demo_dir() / "draft-f16.gguf").source
+    corpus = target_corpus(engine, model, target, recipe.score)
+    assert isinstance(corpus.trace, TraceStep)
+    assert corpus.trace.sampling.temperature == 0.7
+    calibrated = {p.text for p in corpus.trace.prompts}
+    scored = {p.text for p in left_to_score(recipe, load_prompts(prompts)).prompts}
+    assert calibrated
+    assert scored
+    assert not calibrated & scored
+    plain = recipe.model_copy(update={"imatrix": None})
+    assert left_to_score(plain, load_prompts(prompts)) == load_prompts(prompts)

@@ -18,14 +18,14 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
-from cook.graph.step import Workbench, source
+from cook.graph.step import Workbench
 from cook.paths import demo_dir
-from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps import live
 from cook.steps.deal import DealStep
 from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch
-from tests.workbench import workbench
+from tests.workbench import live_step, workbench
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
 
@@ -54,13 +54,8 @@ def test_a_drafted_request_makes_ik_forget(ik_engine: Any, tmp_path: Path, n_min
 def test_slow_answers_of_ik_tell_how_long_the_draft_read(
     ik_engine: Any, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = ModelArgs(threads=1)
-    target, draft = (source([demo_dir() / f"{n}.gguf"]) for n in ("target-q8_0", "draft-f16"))
     prompts = tuple(Prompt(n, "code", f"{n}: {PROMPT * 20}", "pick") for n in ("a", "b"))
-    drafted = LiveStep(
-        *(ik_engine, "draft", target, one, 1024, draft, one, DraftSettings(3)),
-        *(prompts, 48, Sampling(), False),
-    )
+    drafted = live_step(ik_engine, DraftSettings(3), prompts=prompts, max_tokens=48)
 
     def runs() -> tuple[PromptRun, ...]:
         (dealt,) = DealStep((drafted,), 0, False).run(bench).dealt
@@ -105,13 +100,8 @@ def test_streamed_answers_alone_have_another_key(step: LiveStep) -> None:
 def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
     bundled: Any, bench: Workbench
 ) -> None:
-    one = ModelArgs(threads=1)
-    target = source([demo_dir() / "target-q8_0.gguf"])
     prompts = tuple(Prompt(name, "prose", PROMPT, "pick") for name in ("a", "b"))
-    sampled = LiveStep(
-        *(bundled, "no draft", target, one, 512, None, one, None),
-        *(prompts, 24, Sampling(1.0, seed=7), False),
-    )
+    sampled = live_step(bundled, prompts=prompts, sampling=Sampling(1.0, seed=7))
     greedy = replace(sampled, sampling=Sampling())
     first, second = sampled.run(bench).runs
     assert first.tokens != second.tokens, "one text, and other draws"
@@ -128,26 +118,9 @@ def test_sampled_answers_alone_have_another_key(step: LiveStep) -> None:
     assert replace(step, draft_context=256).key != step.key
 
 
-PROMPTS = load_prompts("demo").prompts[:4]
-
-
 @pytest.fixture
 def step(standin_engine: Callable[..., Any]) -> LiveStep:
-    engine = standin_engine(flavour="ik_llama.cpp")
-    return LiveStep(
-        engine=engine,
-        name="draft",
-        target=source([demo_dir() / "target-q8_0.gguf"]),
-        target_args=ModelArgs(),
-        context=512,
-        draft=source([demo_dir() / "draft-f16.gguf"]),
-        draft_args=ModelArgs(),
-        settings=DraftSettings(4, 2),
-        prompts=PROMPTS,
-        max_tokens=16,
-        sampling=Sampling(),
-        chat=False,
-    )
+    return live_step(standin_engine(flavour="ik_llama.cpp"), DraftSettings(4, 2))
 
 
 @pytest.fixture
@@ -185,23 +158,10 @@ def test_unknown_is_unknown_and_little_is_no_warning() -> None:
 @pytest.mark.engine
 def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) -> None:
     """At once, not after what they still have to write."""
-    long, short = (replace(p, text=p.text[:40]) for p in PROMPTS[:2])
+    step = live_step(bundled, slots=2, max_tokens=900)
+    long, short = (replace(p, text=p.text[:40]) for p in step.prompts[:2])
     too_long = replace(short, id="too long", text="word " * 2000)
-    step = LiveStep(
-        engine=bundled,
-        name="no draft",
-        target=source([demo_dir() / "target-q8_0.gguf"]),
-        target_args=ModelArgs(threads=1),
-        context=1024,
-        draft=None,
-        draft_args=ModelArgs(),
-        settings=None,
-        prompts=(too_long, long, short),
-        max_tokens=900,
-        sampling=Sampling(),
-        chat=False,
-        slots=2,
-    )
+    step = replace(step, prompts=(too_long, long, short))
     began = time.monotonic()
     with pytest.raises(StepError):
         step.run(bench)
@@ -213,25 +173,10 @@ def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) ->
 def test_slots_are_served_in_parallel_by_a_real_server(
     bundled: Any, bench: Workbench, settings: DraftSettings | None
 ) -> None:
-    one = ModelArgs(threads=1)
-    step = LiveStep(
-        engine=bundled,
-        name="Q8_0 n_max=4",
-        target=source([demo_dir() / "target-q8_0.gguf"]),
-        target_args=one,
-        context=1024,
-        draft=source([demo_dir() / "draft-f16.gguf"]) if settings else None,
-        draft_args=one,
-        settings=settings,
-        prompts=PROMPTS,
-        max_tokens=24,
-        sampling=Sampling(),
-        chat=False,
-        slots=2,
-    )
+    step = live_step(bundled, settings, slots=2)
     parallel = step.run(bench)
     alone = replace(step, slots=1).run(bench)
-    assert [run.id for run in parallel.runs] == [prompt.id for prompt in PROMPTS]
+    assert [run.id for run in parallel.runs] == [prompt.id for prompt in step.prompts]
     assert parallel.command[parallel.command.index("--parallel") + 1] == "2"
     assert parallel.command[parallel.command.index("--ctx-size") + 1] == "2048"
     assert parallel.busy_s is not None

@@ -18,15 +18,15 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_runs import TextJob
 from cook.engines.worker import compile
 from cook.errors import PrerequisiteError
-from cook.formats.gguf import GgufFile, ValueType, read_gguf
-from cook.formats.gguf_split import SplitLimit
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf_split import SplitLimit, write_split_gguf
 from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
-from cook.formats.naming import shard_path
 from cook.formats.quant_types import Flavour, needs_imatrix, stored_type
 from cook.graph.execute import Outcomes
 from cook.graph.step import source
 from cook.graph.store import Store
+from cook.paths import demo_dir
 from cook.recipe.rules import quantizable
 from cook.steps.made_model import MODEL_FILE, model_paths
 from cook.steps.quantize import QuantizeStep
@@ -39,9 +39,11 @@ SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512, experts=5)
 PATHS = {"quantize.imatrix.file", "quantize.imatrix.dataset"}
 REST = "q8_0"
 """Of the embeddings, which no imatrix covers, where the type in question needs one."""
-SOME = ("q4_0", "q4_K", "q6_K", "iq2_xs", "iq3_s", "iq4_nl")
-"""Of the bundled engine, in ordinary tests; all of them under soak."""
-SOME_OF_IK = ("q4_K", "iq1_kt", "iq4_ks", "iq4_k_r4", "q8_0_r8", "iq2_kl")
+SOME = {
+    Flavour.LLAMA_CPP: ("q4_0", "q4_K", "q6_K", "iq2_xs", "iq3_s", "iq4_nl"),
+    Flavour.IK_LLAMA_CPP: ("q4_K", "iq1_kt", "iq4_ks", "iq4_k_r4", "q8_0_r8", "iq2_kl"),
+}
+"""In ordinary tests; all of them under soak."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,13 @@ class Models:
     def split(self) -> Path:
         """Three shards."""
         file = read_gguf(self.whole())
-        shards = [file.tensors[:5], file.tensors[5:9], file.tensors[9:]]
-        paths = [shard_path(self.folder / "split-00001-of-00003.gguf", n, 3) for n in (1, 2, 3)]
-        for number, (path, tensors) in enumerate(zip(paths, shards, strict=True)):
-            metadata = {k: file.raw_value(k) for k in file.metadata} if number == 0 else {}
-            metadata["split.no"] = encode(number, ValueType.UINT16)
-            metadata["split.count"] = encode(3, ValueType.UINT16)
-            metadata["split.tensors.count"] = encode(len(file.tensors), ValueType.INT32)
-            write_gguf_file(path, metadata, [copy_of(file, t.name) for t in tensors])
-        return paths[0]
+        return write_split_gguf(
+            self.folder / "split.gguf",
+            file.raw_metadata(),
+            [copy_of(file, t.name) for t in file.tensors],
+            SplitLimit(max_tensors=5),
+            Flavour.LLAMA_CPP,
+        )[0]
 
     def imatrix(self, flavour: Flavour) -> Path:
         path = self.folder / ("imatrix.gguf" if flavour is Flavour.LLAMA_CPP else "imatrix.dat")
@@ -106,7 +106,7 @@ def step_of(
     return QuantizeStep(
         engine=engine,
         quant=type_name,
-        source=source(_shards(model)),
+        source=source(file.shards),
         imatrix=source([imatrix]) if imatrix is not None else None,
         ftype="Q8_0",
         rules=(*rules, TypeRule(".*", type_name)),
@@ -114,10 +114,6 @@ def step_of(
         predicted_tensor_bytes=1,
         **more,
     )
-
-
-def _shards(model: Path) -> Sequence[Path]:
-    return read_gguf(model).shards
 
 
 def by_tool(step: QuantizeStep, folder: Path, threads: int = 2) -> GgufFile:
@@ -165,69 +161,28 @@ def require_types(engine: Any, models: Models, some: Sequence[str], tmp_path: Pa
         require_same(made(step, tmp_path), by_tool(step, tmp_path))
 
 
-@pytest.mark.engine
-def test_types_are_those_of_the_tool(bundled: Any, models: Models, tmp_path: Path) -> None:
-    require_types(bundled, models, SOME, tmp_path)
+def test_types_are_those_of_the_tool(engine: Any, models: Models, tmp_path: Path) -> None:
+    require_types(engine, models, SOME[engine.flavour], tmp_path)
 
 
-@pytest.mark.engine
 @pytest.mark.soak
-def test_every_type_is_that_of_the_tool(bundled: Any, models: Models, tmp_path: Path) -> None:
-    require_types(bundled, models, (), tmp_path)
+def test_every_type_is_that_of_the_tool(engine: Any, models: Models, tmp_path: Path) -> None:
+    require_types(engine, models, (), tmp_path)
 
 
-@pytest.mark.ik
-def test_types_are_those_of_the_tool_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
-    require_types(ik_engine, models, SOME_OF_IK, tmp_path)
-
-
-@pytest.mark.ik
-@pytest.mark.soak
-def test_every_type_is_that_of_the_tool_of_ik(
-    ik_engine: Any, models: Models, tmp_path: Path
-) -> None:
-    require_types(ik_engine, models, (), tmp_path)
-
-
-SOURCES = ("F32", "BF16", "Q8_0")
-
-
-def require_source_types(engine: Any, models: Models, type_name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_name", ["F32", "BF16", "Q8_0"])
+def test_any_source_type(engine: Any, models: Models, tmp_path: Path, type_name: str) -> None:
     step = step_of(engine, models.whole(type_name), "q4_K", None, allow_requantize=True)
     require_same(made(step, tmp_path), by_tool(step, tmp_path))
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize("type_name", SOURCES)
-def test_any_source_type(bundled: Any, models: Models, tmp_path: Path, type_name: str) -> None:
-    require_source_types(bundled, models, type_name, tmp_path)
-
-
-@pytest.mark.ik
-@pytest.mark.parametrize("type_name", SOURCES)
-def test_any_source_type_of_ik(
-    ik_engine: Any, models: Models, tmp_path: Path, type_name: str
-) -> None:
-    require_source_types(ik_engine, models, type_name, tmp_path)
-
-
-def require_split_source(engine: Any, models: Models, tmp_path: Path) -> None:
+def test_a_split_source(engine: Any, models: Models, tmp_path: Path) -> None:
     step = step_of(engine, models.split(), "q5_K", models.imatrix(engine.flavour))
     assert len(read_gguf(step.source.path).shards) == 3
     require_same(made(step, tmp_path), by_tool(step, tmp_path))
 
 
-@pytest.mark.engine
-def test_a_split_source(bundled: Any, models: Models, tmp_path: Path) -> None:
-    require_split_source(bundled, models, tmp_path)
-
-
-@pytest.mark.ik
-def test_a_split_source_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
-    require_split_source(ik_engine, models, tmp_path)
-
-
-def require_same_in_shards(engine: Any, models: Models, tmp_path: Path) -> None:
+def test_a_split_candidate(engine: Any, models: Models, tmp_path: Path) -> None:
     """The tensors of one file, made once for both; the shards say which they are."""
     whole = step_of(engine, models.whole(), "q4_K", models.imatrix(engine.flavour))
     for split in (SplitLimit(max_tensors=4), SplitLimit(300_000)):
@@ -241,23 +196,11 @@ def require_same_in_shards(engine: Any, models: Models, tmp_path: Path) -> None:
         assert [f.name for f in several.files] == [p.name for p in paths]
         mine, theirs = read_gguf(paths[0]), read_gguf(model_paths(one)[0])
         assert [t.name for t in mine.tensors] == [t.name for t in theirs.tensors]
-        assert {k: mine.raw_value(k) for k in theirs.metadata} == {
-            k: theirs.raw_value(k) for k in theirs.metadata
-        }
+        assert mine.raw_metadata() == theirs.raw_metadata()
         for tensor in theirs.tensors:
             assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
         assert outcomes.result(step) is not None
     assert list(Store(tmp_path / "store").verify()) == []
-
-
-@pytest.mark.engine
-def test_a_split_candidate(bundled: Any, models: Models, tmp_path: Path) -> None:
-    require_same_in_shards(bundled, models, tmp_path)
-
-
-@pytest.mark.ik
-def test_a_split_candidate_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
-    require_same_in_shards(ik_engine, models, tmp_path)
 
 
 @pytest.mark.engine
@@ -301,10 +244,8 @@ def test_threads_and_memory_make_no_difference(
         assert found.path.read_bytes() == expected.path.read_bytes()
 
 
-def require_same_scores(engine: Any, tmp_path: Path) -> None:
+def test_it_scores_as_the_file_of_the_tool(engine: Any, tmp_path: Path) -> None:
     """Of the tool's file, of cook's, and of cook's in shards."""
-    from cook.paths import demo_dir
-
     step = step_of(engine, demo_dir() / "draft-f16.gguf", "q4_K", None)
     split = replace(step, split=SplitLimit(max_tensors=9))
     files = by_tool(step, tmp_path), made(step, tmp_path), made(split, tmp_path)
@@ -319,20 +260,10 @@ def require_same_scores(engine: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_it_scores_as_the_file_of_the_tool(bundled: Any, tmp_path: Path) -> None:
-    require_same_scores(bundled, tmp_path)
-
-
-@pytest.mark.ik
-def test_it_scores_as_the_file_of_the_tool_of_ik(ik_engine: Any, tmp_path: Path) -> None:
-    require_same_scores(ik_engine, tmp_path)
-
-
-@pytest.mark.engine
 def test_the_source_s_alignment_is_kept(bundled: Any, models: Models, tmp_path: Path) -> None:
     file = read_gguf(models.whole())
     wide = tmp_path / "wide.gguf"
-    metadata = {k: file.raw_value(k) for k in file.metadata}
+    metadata = file.raw_metadata()
     metadata["general.alignment"] = encode(256)
     write_gguf_file(wide, metadata, [copy_of(file, t.name) for t in file.tensors], alignment=256)
     usual = made(step_of(bundled, models.whole(), "q5_0", None), tmp_path)

@@ -10,20 +10,16 @@ import pytest
 
 from cook.engines.base import Engine, ModelArgs
 from cook.formats.gguf_split import SplitLimit
-from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
 from cook.graph.step import source
 from cook.paths import demo_dir
-from cook.prompts.prompt_set import Prompt
 from cook.scoring.simulate import Positions
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 from tests.workbench import executor as executor_in
+from tests.workbench import trace_step
 
-PROMPTS = tuple(
-    Prompt(f"p{i}", "code", f"def area_{i}(width, height):\n    return", "pick") for i in range(3)
-)
 ARGS = ModelArgs(threads=1)
 
 
@@ -35,8 +31,7 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
 
 @pytest.fixture
 def trace(bundled: Engine) -> TraceStep:
-    target = source([demo_dir() / "target-q8_0.gguf"])
-    return TraceStep(bundled, target, ARGS, 512, PROMPTS, 24, Sampling(), chat=False)
+    return trace_step(bundled)
 
 
 def texts(executor: Executor, step: ReplayStep) -> dict[str, Positions]:

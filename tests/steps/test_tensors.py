@@ -91,7 +91,7 @@ def test_an_imatrix_of_another_model_is_refused_but_for_the_embeddings() -> None
 
 def test_none_of_no_imatrix() -> None:
     none = Importance.read(None, Flavour.LLAMA_CPP)
-    assert (none.of(UP), none.digest(UP), none.whole, none.facts) == (None, None, None, None)
+    assert (none.of(UP), none.digest(UP), none.whole) == (None, None, None)
 
 
 def engine(**files: str) -> Any:

@@ -11,23 +11,19 @@ import pytest
 
 from cook.engines.base import Engine, ModelArgs, TypeRule
 from cook.formats.gguf import read_gguf
-from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import source
 from cook.paths import demo_dir
-from cook.prompts.prompt_set import Prompt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, replayed
-from cook.steps.trace import TRACE_FILE, TraceStep
+from cook.steps.trace import TRACE_FILE
 from cook.steps.variant import TOP, VariantStep
 from tests.workbench import executor as executor_in
+from tests.workbench import trace_step
 
 pytestmark = pytest.mark.engine
 
-PROMPTS = tuple(
-    Prompt(f"p{i}", "code", f"def area_{i}(width, height):\n    return", "pick") for i in range(3)
-)
 ARGS = ModelArgs(threads=1)
 DRAFT = demo_dir() / "draft-f16.gguf"
 
@@ -40,8 +36,7 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
 
 @pytest.fixture
 def variants(bundled: Engine) -> tuple[VariantStep, VariantStep]:
-    target = source([demo_dir() / "target-q8_0.gguf"])
-    trace = TraceStep(bundled, target, ARGS, 512, PROMPTS, 24, Sampling(), chat=False)
+    trace = trace_step(bundled)
     draft = source([DRAFT])
     whole = QuantizeStep(bundled, "mix", draft, None, "Q8_0", (), (), None)
     types = {t.name: t.type_name for t in read_gguf(DRAFT).tensors}
