@@ -19,7 +19,7 @@ from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Store
-from cook.job.plan import Plan, Planned, State, plan
+from cook.job.plan import Plan, State, plan
 from cook.job.prepare import Prepared, prepare
 from cook.output import Output, printable
 from cook.paths import cook_home
@@ -98,19 +98,17 @@ class StepCommand:
 def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
     """Commands for the steps of ``planned`` that would run, wave by wave; timed ones last of each,
     in their order."""
-    steps = prepared.steps()
-    missing = {p.key: p for p in planned.steps if p.state is State.RUN}
-    waves: dict[str, int] = {}
-    for key in missing:  # inputs come first
-        above = (waves[s.key] for s in steps[key].steps() if s.key in waves)
-        waves[key] = 1 + max(above, default=0)
-    cores = asked.threads or len(os.sched_getaffinity(0))
-
-    def command(p: Planned) -> StepCommand:
-        needs = steps[p.key].needs()
-        return StepCommand(
+    steps, cores = prepared.steps(), asked.threads or len(os.sched_getaffinity(0))
+    found: dict[str, StepCommand] = {}
+    for p in planned.steps:  # inputs come first
+        if p.state is not State.RUN:
+            continue
+        step = steps[p.key]
+        needs = step.needs()
+        above = (found[input.key].wave for input in step.steps() if input.key in found)
+        found[p.key] = StepCommand(
             command=asked.command("run", p.key[:SHOWN]),
-            wave=waves[p.key],
+            wave=1 + max(above, default=0),
             key=p.key,
             label=p.label,
             cores=cores,
@@ -120,8 +118,7 @@ def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[St
             machine=platform.node() if p.timed else None,
             seconds=p.seconds,
         )
-
-    return tuple(sorted((command(p) for p in missing.values()), key=lambda c: (c.wave, c.timed)))
+    return tuple(sorted(found.values(), key=lambda c: (c.wave, c.timed)))
 
 
 def show_commands(asked: LaidOut, output: Output) -> None:

@@ -102,10 +102,9 @@ class PredictRequest:
     @property
     def named_profile(self) -> Profile | None:
         """Whose accounting was asked for; InputError for an unknown one."""
-        if self.profile is None or self.profile in NAMED_PROFILES:
-            return NAMED_PROFILES.get(self.profile or "")
-        if self.profile in tuple(Profile):
-            return Profile(self.profile)
+        known = {**NAMED_PROFILES, **{profile.value: profile for profile in Profile}}
+        if self.profile is None or self.profile in known:
+            return known.get(self.profile or "")
         raise InputError(f"no profile {self.profile!r}", hint=f"one of {', '.join(NAMED_PROFILES)}")
 
     @cached_property
