@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 353,
     "score_url": 229,
     "search": 2_028,
-    "job": 6_478,
+    "job": 6_468,
     "hub": 1_618,
     "logs": 1_299,
     "report": 4_756,

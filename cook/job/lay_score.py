@@ -67,7 +67,11 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
             reader.files.append(path)
             given, recorded = given_trace(path), TraceFile(path)
             prompts = adopt(recorded, target, prompts, score.sampling.to_sampling().applied())
-            warnings += _cut_short(recorded)
+            if recorded.cut_short:
+                warnings.append(
+                    f"{path}: was cut short after {len(recorded)} whole replies, and these are "
+                    "scored; `cook trace` with the same options goes on where it stopped"
+                )
         prompts = in_halves(prompts)
         deployed = lay_trace(engine, score, target, prompts.prompts)
         forecast = lay_forecast(
@@ -375,13 +379,4 @@ def _shared_device(score: ScoreSpec) -> Iterator[str]:
         yield (
             "score.baseline: without a draft the device memory that it takes is free; give "
             "score.baseline.args that offload more, or the speedup flatters the draft"
-        )
-
-
-def _cut_short(trace: TraceFile) -> Iterator[str]:
-    """A warning where the trace that the recipe names ends in the middle of a reply."""
-    if trace.cut_short:
-        yield (
-            f"{trace.path}: was cut short after {len(trace)} whole replies, and these are scored; "
-            "`cook trace` with the same options goes on where it stopped"
         )
