@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -55,13 +55,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Function:
-    """``body`` is where its commands begin; ``calls`` are they where no parameter is known."""
+    """``body`` is where its commands begin; ``calls`` are they where no parameter is known.
+    ``certain``: no condition decides whether it is this one."""
 
     name: str
     source: ForeignText
     offset: int
     body: int
     calls: Sequence[Call]
+    certain: bool
 
 
 @dataclass
@@ -267,7 +269,7 @@ class Shell:
                     by = word
                     break
                 if word in _CLOSED_BY:
-                    self._enter(word)
+                    self._enter((word == "{" and inside) or word)
                 elif word in _CLOSED_BY.values() and self._inside:
                     self._inside.pop()
             elif command.assigns and (found := self._match(_ASSIGNMENT)):
@@ -407,7 +409,8 @@ class Shell:
             self._at = found.end()
             with self._with(_inside=[], _parameters=None):
                 calls, _ = self._look(start, "}")
-            function = Function(found[1] or found[2], self._source, start, found.end(), calls)
+            name, body = found[1] or found[2], found.end()
+            function = Function(name, self._source, start, body, calls, inside is None)
             self._functions[function.name] = self.functions[start] = function
         elif found := self._match(_FOR):
             self._at = found.end()
@@ -492,13 +495,19 @@ class Shell:
         if (function := self._functions.get(name)) is not None:
             prints = self._call(function, command, inside)
             # What it reads is not handed on to its commands.
-            pipeline.prints = pipeline.prints if stdin else prints
+            pipeline.prints = prints if function.certain and not stdin else pipeline.prints
             return
         if name == "shift" and self._parameters is not None:
             count = words[1].known if words[1:] else "1"
             self._parameters = self._parameters[int(count) :] if count.isdecimal() else []
-        elif name == "read" and command.stdin is not None and alone:
-            self._read(words, command.stdin)
+        elif name == "read" and command.stdin is not None and alone and words[1:]:
+            *options, last = (word.known for word in words[1:])
+            whole = options in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""])
+            # `read` drops blanks at both ends.
+            text = command.stdin.strip() if isinstance(command.stdin, Spanned) else command.stdin
+            self.variables[last] = (
+                text if whole else Unknown("only `read -r -d ''` is read", offset)
+            )
         elif name == "let":
             self._forget_changes(" ".join(word.known for word in words), offset)
         elif name in _CHANGING or (name == "printf" and words[1:2] and words[1].known == "-v"):
@@ -535,17 +544,6 @@ class Shell:
                 self.variables.pop(name, None)
             else:
                 self.variables[name] = value
-
-    def _read(self, words: Sequence[Value], text: Value) -> None:
-        *options, last = words
-        if not isinstance(last, Spanned):
-            return
-        given = [word.known for word in options[1:]]
-        whole = given in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""])
-        if isinstance(text, Spanned):
-            # `read` drops blanks at both ends.
-            text = text.strip() if whole else Unknown("only `read -r -d ''` is read", last.start)
-        self.variables[last.text] = text
 
     def _prints(self, words: Sequence[Value], given: Value, offset: int) -> Value:
         for value in (given, *words):
@@ -766,10 +764,9 @@ class Shell:
             value = self._text_of(operand)
         elif kind == "?" and absent:
             value = Unknown(_unset(found[1]), start)
-        elif kind in [*"%#/^,"] and isinstance(value, list):
-            value = [self._edited(element, operator, operand, by, start) for element in value]
-        elif kind in [*"%#/^,"] and isinstance(value, Spanned):
-            value = self._edited(value, operator, operand, by, start)
+        elif kind in [*"%#/^,"] and value is not None:
+            edit = partial(self._edited, operator=operator, operand=operand, by=by, place=start)
+            value = [*map(edit, value)] if isinstance(value, list) else edit(value)
         return self._held(value, found[1], found[2], start, quoted)
 
     def _held(
@@ -783,14 +780,13 @@ class Shell:
         """``value``, or None, of a variable or parameter as a part of a word."""
         if value is None:
             value = Unknown(_unset(name), offset, optional=name[0] not in "0123456789@*")
-        if not isinstance(value, list):
-            if isinstance(value, Unknown) and quoted:
-                value = replace(value, optional=False)
-            return WordPart(value, quoted, False)
-        piece = WordPart(Spanned(), quoted, False, value)
-        if quoted and "*" in (name, index):
-            return WordPart(self._text_of([piece]), True)
-        return piece
+        if isinstance(value, list):
+            piece = WordPart(Spanned(), quoted, False, value)
+            one = quoted and "*" in (name, index)
+            return WordPart(self._text_of([piece]), True) if one else piece
+        if isinstance(value, Unknown) and quoted:
+            value = replace(value, optional=False)
+        return WordPart(value, quoted, False)
 
     def _value(self, name: str, index: str | None, offset: int) -> Value | list[Value] | None:
         """None where the script does not set it; a list for an array as a whole."""

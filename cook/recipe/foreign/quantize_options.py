@@ -73,10 +73,8 @@ class QuantizeOptions:
         # Options that only one engine has, by the engine.
         self.flavours: dict[str, Spanned] = {}
         self.rules: list[ForeignRule] = []
-        self.exact: list[tuple[Spanned, Spanned]] = []
-        self.pure: Spanned | None = None
-        self.allow_requantize = False
-        self.imatrix: str | None = None
+        # The other options, each with its value or itself.
+        self.given: dict[str, Value] = {}
 
     def quant(self, name: str) -> ForeignQuant:
         """The quant that the command makes. RecipeError for what no recipe says; faults of rules
@@ -96,9 +94,10 @@ class QuantizeOptions:
         if rules and ftype.default in ("f32", "f16", "bf16"):
             message = f"with the base type {base} the engine ignores every rule"
             raise self._fail(None, message, "give the base type of a quantized model")
-        if self.pure and flavour == IK_LLAMA_CPP and self.rules:
+        pure = self.given.get("--pure")
+        if pure and flavour == IK_LLAMA_CPP and self.rules:
             message = "ik_llama.cpp ignores every rule under --pure"
-            raise self._fail(self.pure, message, "take --pure out of the script")
+            raise self._fail(pure, message, "take --pure out of the script")
         output_name = output.text if output and (output.known or "/" in output.text) else None
         return ForeignQuant(
             name,
@@ -106,11 +105,11 @@ class QuantizeOptions:
             self.at,
             type=base,
             flavour=flavour,
-            mixture="pure" if self.pure else "engine",
-            imatrix=self.imatrix,
+            mixture="pure" if pure else "engine",
+            imatrix=self._imatrix(),
             source=model.known if model.known.strip() else None,
             output=output_name,
-            allow_requantize=self.allow_requantize,
+            allow_requantize="--allow-requantize" in self.given,
         )
 
     def _fail(self, word: Value | None, message: str, hint: str | None = None) -> RecipeError:
@@ -135,15 +134,11 @@ class QuantizeOptions:
             if not isinstance(word, Spanned) or not flag.startswith("--"):
                 break
             at += 1
-            if flag in _HARMLESS:
-                continue
-            if flag == "--allow-requantize":
-                self.allow_requantize = True
-            elif flag == "--pure":
-                self.pure = word
-            elif flag in _REFUSED or _PARTLY.fullmatch(flag):
+            if flag in _REFUSED or _PARTLY.fullmatch(flag):
                 why = _REFUSED.get(flag, "the engine heeds it for some base types only")
                 raise self._fail(word, f"a recipe cannot say {flag}", why)
+            if flag in BARE:
+                self.given[flag] = word
             elif flag not in VALUED:
                 raise self._fail(word, f"llama-quantize has no option {flag}")
             elif at >= len(self.words):
@@ -154,22 +149,15 @@ class QuantizeOptions:
         return self.words[at:]
 
     def _valued(self, flag: Spanned, value: Value) -> None:
-        if flag.text == "--imatrix":
-            self.imatrix = value.text
-            if isinstance(value, Unknown):
-                # A path that only running would tell is still an imatrix.
-                self.imatrix = "imatrix.dat"
-                message = f"the imatrix's path is not known ({value.reason})"
-                at = self.source.at(value.start)
-                self.notes.warn(at, f"{message}: `{self.imatrix}` stands for it")
         if flag.text in ("--imatrix", "--max-buffer-size"):
+            self.given[flag.text] = value
             return
         if isinstance(value, Unknown):
             message = f"what {flag.text} is given is not known without running the script"
             hint = "write it as it is into the command"
             raise self._fail(value, f"{message}: {value.reason}", hint)
         if flag.text in _TENSORS:
-            self.exact.append((flag, value))
+            self.given[flag.text] = value
             return
         flavour = IK_LLAMA_CPP if flag.text == "--custom-q" else LLAMA_CPP
         self.flavours.setdefault(flavour, flag)
@@ -191,19 +179,29 @@ class QuantizeOptions:
     def _exact_rules(self) -> list[ForeignRule]:
         """The options for one tensor: they override every rule, so they come first."""
         found = []
-        for flag, value in self.exact:
+        for flag in (flag for flag in self.given if flag in _TENSORS):
+            value = self.given[flag]
             at = self.source.at(value.start)
             try:
-                type_name = by_name(value.text).name
+                type_name = by_name(value.known).name
             except InputError as error:
                 raise self._fail(value, error.message, error.hint) from None
-            if IK_LLAMA_CPP in self.flavours and type_name != value.text:
-                message = f"ik_llama.cpp ignores {flag.text} {value.text}"
+            if IK_LLAMA_CPP in self.flavours and type_name != value.known:
+                message = f"ik_llama.cpp ignores {flag} {value.known}"
                 hint = f"{type_name} would be heeded"
                 self.notes.warn(at, f"{message} (names are case-sensitive)", hint)
                 continue
-            found.append(ForeignRule(_TENSORS[flag.text], type_name, at))
+            found.append(ForeignRule(_TENSORS[flag], type_name, at))
         return found
+
+    def _imatrix(self) -> str | None:
+        value = self.given.get("--imatrix")
+        if not isinstance(value, Unknown):
+            return None if value is None else value.text
+        # A path that only running would tell is still an imatrix.
+        message = f"the imatrix's path is not known ({value.reason}): `imatrix.dat` stands for it"
+        self.notes.warn(self.source.at(value.start), message)
+        return "imatrix.dat"
 
     def _base_type(self, files: Sequence[Value]) -> str:
         """Of ``IN [OUT] TYPE [THREADS]``."""

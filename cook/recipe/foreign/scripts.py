@@ -6,7 +6,6 @@ A command that a script holds but that is not computed is an error, never nothin
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,11 +107,11 @@ def _named_apart(quants: Sequence[ForeignQuant]) -> tuple[ForeignQuant, ...]:
         distinct.setdefault((q.output or q.at, q.type, q.imatrix, q.mixture, rules), q)
     if len(distinct) < 2:
         return tuple(distinct.values())
-    named, used = [], Counter[str]()
+    named, used = [], list[str]()
     for q in distinct.values():
         name = safe_name(Path(q.output).stem if q.output else q.type or q.name)
-        used[name.lower()] += 1
-        number = used[name.lower()]
+        used.append(name.lower())
+        number = used.count(name.lower())
         named.append(replace(q, name=name if number == 1 else f"{name[:60]}-{number}"))
     return tuple(named)
 

@@ -102,6 +102,9 @@ def test_variables_hold_what_bash_puts_there(script: str) -> None:
     ("script", "why"),
     [
         ("f() { grep -v a; }; x=$(echo b | f)", "does not know what `f"),
+        ("[ -f i ] && { y=1; x=2; }", "inside `&&`"),
+        ("if a; then { y=1; }; x=2; fi", "inside `if`"),
+        ("if a; then f() { echo 1; }; else f() { echo 2; }; fi; x=$(f)", "does not know what `f"),
         ("f() { [ -n a ] && echo b; }; x=$(f)", "only one pipeline"),
         ("x=$(curl example.org)", "does not know what `curl"),
         ("x=`date`", "backquotes"),
