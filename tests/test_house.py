@@ -60,7 +60,7 @@ itself. Raising a number is a line in the commit that says what was removed for 
 MOST_OTHER_LINES = 3_000
 """Of C, templates and tables in cook/, which stand in for Python."""
 MOST_BENCH_LINES = 1_800
-OTHER_SUFFIXES = (".c", ".h", ".cmake", ".css", ".html", ".tsv")
+OTHER_SUFFIXES = (".c", ".h", ".cmake", ".css", ".html", ".jinja", ".mplstyle", ".tsv")
 ANYONE = {"cook", "cook.errors"}
 TESTS = Path(__file__).parent
 _COMMAND = "imported by the command's name; tests/cli/test_habits.py gives every command"

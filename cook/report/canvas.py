@@ -8,44 +8,41 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
+from cook.paths import package_dir
 from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
-from cook.report.plain import clipped
+from cook.report.texts import clipped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PAGE = package_dir() / "report" / "page"
 WIDTHS = {"half": 430, "full": 1056}
 """A half-width drawing is so narrow that its letters can be read on a phone; a page scrolls the
 full-width ones there."""
 POINTS_PER_INCH = 72
 FONT_PX = 11.5
-MAX_LABEL = 40
 LEGEND_LABEL = 22
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
-_TAG = re.compile(r"<[^>]+>")
-_ID = re.compile(r' id="([^"]*)"')
-_REFERENCE = re.compile(r'(?:xlink:href="#|url\(#)([^")]+)')
-_COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
-_FAMILY = re.compile(r"font-family: [^;\"]*")
-_NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*"')
-_VARIABLES = {value: f"var(--{name.replace('_', '-')})" for name, value in LIGHT.items()}
-
-Box = tuple[float, float, float, float]
-"""Left, bottom, right, top in pixels."""
 OFFSETS = tuple((dx, dy) for dy in (7, -8, 20, -21, 33, -34) for dx in (10, -10))
 """From point to name; a positive x has the name begin there, a negative one end there."""
-POINT_PX = 5
-HALF_LINE_PX = 6
-OUTSIDE = 30
-"""What a pixel beyond the edge costs, in square pixels of overlap."""
+_COLOURED = {
+    **dict.fromkeys(("text.color", "axes.titlecolor"), "ink"),
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "muted"),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "page"),
+    "grid.color": "grid",
+}
+_TAG = re.compile(r"<[^>]+>")
+_NAME = re.compile(r' id="(?![a-z][0-9a-f]{10}")[^"]*"')
+_COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
+_FAMILY = re.compile(r"font-family: [^;\"]*")
+_VARIABLES = {value: f"var(--{name.replace('_', '-')})" for name, value in LIGHT.items()}
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,7 @@ class Sheet:
     ) -> Axes:
         """Axes with a grid in the directions of ``grid``; ``place``: (rows, columns, number)."""
         axes: Axes = self.figure.add_subplot(*place)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y)
         axes.grid(visible=True, axis=grid)
         return axes
 
@@ -123,22 +119,15 @@ class Sheet:
     def level(self, axes: Axes, y: float, text: str) -> None:
         """A dotted line across the axes at ``y``, with its name on it."""
         axes.axhline(y, color=self.colour("ink"), linestyle=":", linewidth=1.4)
-        axes.annotate(
-            text,
-            (1, y),
-            xycoords=("axes fraction", "data"),
-            xytext=(-3, 4),
-            textcoords="offset points",
-            ha="right",
-        )
+        at = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axes.annotate(text, (1, y), xytext=(-3, 4), ha="right", **at)
 
     def span(self, axes: Axes, axis: Literal["x", "y"], least: float) -> None:
         """An axis as long as ``least`` at least, so that a small difference does not look large."""
         low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
         short = least - abs(high - low)
         if short > 0:
-            ends = (low - short / 2, high + short / 2)
-            axes.set_xlim(*ends) if axis == "x" else axes.set_ylim(*ends)
+            axes.set(**{f"{axis}lim": (low - short / 2, high + short / 2)})
 
     def point(
         self,
@@ -155,9 +144,9 @@ class Sheet:
         axes.plot(x_ends or (x, x), y_ends or (y, y), color=colour, linewidth=1.3, zorder=3)
         axes.plot([x], [y], **self._dot(colour, filled=live), zorder=4)
 
-    def legend_of_kinds(self, axes: Axes, *, live: bool, predicted: bool) -> None:
-        """The legend's words for filled and hollow points."""
-        for kind in ["live"] * live + ["predicted"] * predicted:
+    def legend_of_kinds(self, axes: Axes, kinds: Sequence[str]) -> None:
+        """The legend's words for the filled points, which ran "live", and the hollow ones."""
+        for kind in kinds:
             axes.plot([], [], **self._dot(self.colour("ink"), filled=kind == "live"), label=kind)
         self.legend(axes, 2)
 
@@ -175,22 +164,13 @@ class Sheet:
         """Names down the side, from the top; one is ``strong``."""
         axes.set_yticks(range(len(names)), [label(name, most) for name in names])
         for tick, name in zip(axes.get_yticklabels(), names, strict=True):
-            tick.set_color(self.colour("ink"))
-            tick.set_fontweight("bold" if name == strong else "normal")
+            tick.set(color=self.colour("ink"), fontweight="bold" if name == strong else "normal")
         axes.tick_params(axis="y", length=0)
 
     def ring(self, axes: Axes, x: float, y: float) -> None:
         """The mark of the pick around a point."""
-        axes.plot(
-            [x],
-            [y],
-            "o",
-            markersize=15,
-            markerfacecolor="none",
-            markeredgecolor=self.colour("pick"),
-            markeredgewidth=1.8,
-            zorder=5,
-        )
+        edge = {"markerfacecolor": "none", "markeredgecolor": self.colour("pick")}
+        axes.plot([x], [y], "o", markersize=15, markeredgewidth=1.8, zorder=5, **edge)
 
     def name(self, axes: Axes, points: Sequence[Named], most: int) -> None:
         """Words next to points, where they cover neither each other nor a point, if there is room.
@@ -198,23 +178,30 @@ class Sheet:
         With more than ``most`` points only strong ones are named; these have the pick's ring.
         Call it last: it counts in pixels of the limits that the axes have by then.
         """
+        from matplotlib.transforms import Bbox
+
         axes.get_xlim(), axes.get_ylim()  # brings the limits up to date
         named = [point for point in points if point.strong or len(points) <= most]
         named.sort(key=lambda point: not point.strong)
-        if not named:
-            return
-        spots = axes.transData.transform([(point.x, point.y) for point in named])
-        widths = [len(label(p.text, 24)) * FONT_PX * (0.66 if p.strong else 0.6) for p in named]
-        offsets = places(spots.tolist(), widths, axes.bbox.x0, axes.bbox.x1 + 4)
-        for point, offset in zip(named, offsets, strict=True):
+        spots = [axes.transData.transform((point.x, point.y)) for point in named]
+        taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in spots]
+        for point, (x, y) in zip(named, spots, strict=True):
+            text = label(point.text, 24)
+            width = len(text) * FONT_PX * (0.66 if point.strong else 0.6)
+            boxes = {
+                (dx, dy): Bbox.from_bounds(x + dx - (0 if dx > 0 else width), y + dy - 6, width, 12)
+                for dx, dy in OFFSETS
+            }
+            dx, dy = min(boxes, key=lambda offset: _cost(boxes[offset], taken, axes.bbox))
+            taken.append(boxes[dx, dy])
             if point.strong:
                 self.ring(axes, point.x, point.y)
             axes.annotate(
-                label(point.text, 24),
+                text,
                 (point.x, point.y),
-                xytext=offset,
+                xytext=(dx, dy),
                 textcoords="offset points",
-                ha="left" if offset[0] > 0 else "right",
+                ha="left" if dx > 0 else "right",
                 va="center",
                 fontweight="bold" if point.strong else "normal",
                 zorder=6,
@@ -226,65 +213,32 @@ class Sheet:
         if not handles:
             return
         widest = max(len(text) for text in labels) * FONT_PX * 0.6 + 36
-        self.figure.legend(
-            handles,
-            labels,
-            loc="outside upper left",
-            ncols=columns or max(1, min(len(handles), int(WIDTHS["half"] / widest))),
-        )
+        fitting = max(1, min(len(handles), int(WIDTHS["half"] / widest)))
+        self.figure.legend(handles, labels, loc="outside upper left", ncols=columns or fitting)
 
 
-def label(text: str, most: int = MAX_LABEL) -> str:
+def label(text: str, most: int = 40) -> str:
     """``text`` fit for a plot: one line of at most ``most`` characters that XML may hold."""
     return clipped(text.replace("\n", " ").replace("\t", " "), most)
 
 
-def places(
-    spots: Sequence[tuple[float, float]], widths: Sequence[float], left: float, right: float
-) -> list[tuple[int, int]]:
-    """An offset for each of ``spots``, whose names are ``widths`` wide; the first choose first.
+def _cost(box: Any, taken: Sequence[Any], inside: Any) -> float:
+    """The area that a name would cover of what is ``taken``, and 30 a pixel beyond the edges."""
+    from matplotlib.transforms import Bbox
 
-    Greedy: the least overlap with points and names already placed, within ``left`` and
-    ``right``; the first of equals.
-    """
-    taken: list[Box] = [(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX) for x, y in spots]
-    chosen: list[tuple[int, int]] = []
-    for spot, width in zip(spots, widths, strict=True):
-        costs = []
-        for offset in OFFSETS:
-            mine = box(spot, width, offset)
-            beyond = max(0.0, left - mine[0]) + max(0.0, mine[2] - right)
-            costs.append(sum(overlap(mine, other) for other in taken) + OUTSIDE * beyond)
-        best = OFFSETS[costs.index(min(costs))]
-        taken.append(box(spot, width, best))
-        chosen.append(best)
-    return chosen
-
-
-def box(spot: tuple[float, float], width: float, offset: tuple[int, int]) -> Box:
-    """What a name covers."""
-    (x, y), (dx, dy) = spot, offset
-    start = x + dx if dx > 0 else x + dx - width
-    return start, y + dy - HALF_LINE_PX, start + width, y + dy + HALF_LINE_PX
-
-
-def overlap(one: Box, other: Box) -> float:
-    """The area that two boxes share."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    return max(0.0, width) * max(0.0, height)
+    common = (Bbox.intersection(box, other) for other in taken)
+    beyond = max(0.0, inside.x0 - box.x0) + max(0.0, box.x1 - inside.x1 - 4)
+    return sum(part.width * part.height for part in common if part) + 30 * beyond
 
 
 def inline_svg(plot: Plot) -> str:
     """The plot as an ``<svg>`` element whose colours are the page's CSS variables."""
-    svg = _bare(_draw(plot, LIGHT, "svg").decode(), plot.name)
     name = escape(plot.alt, quote=True)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
+    return _bare_svg(plot).replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 
 def svg_file(plot: Plot) -> str:
     """The plot as a file of its own that follows the reader's light or dark theme."""
-    svg = _bare(_draw(plot, LIGHT, "svg").decode(), plot.name)
     style = (
         f":root{{--sans:sans-serif;{css(LIGHT)}}}"
         f"@media (prefers-color-scheme: dark){{:root{{{css(DARK)}}}}}"
@@ -294,108 +248,51 @@ def svg_file(plot: Plot) -> str:
         f"<title>{escape(plot.title)}</title><desc>{escape(plot.alt)}</desc>"
         f'<style>{style}</style><rect width="100%" height="100%" style="fill:var(--page)"/>'
     )
+    opening, rest = _bare_svg(plot).removeprefix("<svg ").split(">", 1)
     size = f'width="{WIDTHS[plot.width]}" height="{plot.height}"'
-    return re.sub(r"<svg ([^>]*>)", lambda m: f"<svg {size} {m[1]}{head}", svg, count=1)
+    return f"<svg {size} {opening}>{head}{rest}"
 
 
 def png(plot: Plot, *, dark: bool = False) -> bytes:
     """The plot as a PNG at twice the resolution of a plain screen."""
-    return _draw(plot, DARK if dark else LIGHT, "png")
+    return _draw(plot, DARK if dark else LIGHT, "png", dpi=2 * POINTS_PER_INCH)
 
 
-def _draw(plot: Plot, colours: Colours, form: Literal["svg", "png"]) -> bytes:
+def _draw(plot: Plot, colours: Colours, form: str, **how: Any) -> bytes:
+    from matplotlib import style
     from matplotlib.figure import Figure
 
+    themed: Any = {key: colours[name] for key, name in _COLOURED.items()}
     size = (WIDTHS[plot.width] / POINTS_PER_INCH, plot.height / POINTS_PER_INCH)
     stream = BytesIO()
-    with _style(colours, plot.name):
+    # "default" first: a reader's own matplotlibrc (LaTeX, sizes) is not what was designed here.
+    styles = ["default", PAGE / "report.mplstyle", {**themed, "svg.hashsalt": plot.name}]
+    with warnings.catch_warnings(), style.context(styles):
+        # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message=".*(constrained_layout|layout engine).*")
         figure = Figure(figsize=size, layout="constrained")
         plot.draw(Sheet(figure, colours))
-        figure.savefig(
-            stream,
-            format=form,
-            dpi=POINTS_PER_INCH * (2 if form == "png" else 1),
-            transparent=form == "svg",
-            metadata={"Date": None} if form == "svg" else None,
-        )
+        figure.savefig(stream, format=form, **how)
     return stream.getvalue()
 
 
-@contextmanager
-def _style(colours: Colours, salt: str) -> Iterator[None]:
-    import matplotlib
-    from matplotlib import style
-
-    ink, muted, grid, page = (colours[n] for n in ("ink", "muted", "grid", "page"))
-    settings: Any = {
-        "svg.fonttype": "none",  # letters stay letters: small, and in the page's own font
-        "svg.hashsalt": salt,
-        "text.parse_math": False,  # names are data: a dollar sign in one is no formula
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": FONT_PX,
-        "axes.labelsize": FONT_PX,
-        "axes.titlesize": FONT_PX,
-        "axes.titlelocation": "left",
-        "axes.titleweight": "bold",
-        "xtick.labelsize": FONT_PX - 0.5,
-        "ytick.labelsize": FONT_PX - 0.5,
-        "legend.fontsize": FONT_PX - 0.5,
-        "text.color": ink,
-        "axes.labelcolor": muted,
-        "axes.titlecolor": ink,
-        "axes.edgecolor": muted,
-        "axes.facecolor": page,
-        "figure.facecolor": page,
-        "savefig.facecolor": page,
-        "xtick.color": muted,
-        "ytick.color": muted,
-        "grid.color": grid,
-        "grid.linewidth": 0.8,
-        "axes.linewidth": 0.8,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "legend.handlelength": 1.4,
-        "legend.columnspacing": 1.2,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 6.0,
-        "axes.formatter.useoffset": False,
-    }
-    # "default" first: a reader's own matplotlibrc (LaTeX, sizes) is not what was designed here.
-    with (
-        warnings.catch_warnings(),
-        style.context("default"),
-        matplotlib.rc_context(settings),
-    ):
-        # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        warnings.filterwarnings("ignore", message=".*constrained_layout.*")
-        warnings.filterwarnings("ignore", message=".*layout engine.*")
-        yield
-
-
-def _bare(svg: str, prefix: str) -> str:
+def _bare_svg(plot: Plot) -> str:
     """matplotlib's document as an element that shares a page with others.
 
-    Its colours become variables, identifiers that nothing refers to go and the others get
-    ``prefix``; the rule for all elements of the page goes as well.
+    Its colours become variables; its size, the rule for all elements of the page and the names of
+    its parts go. What it refers to is called by a hash that the plot's name salts.
     """
-    svg = svg[svg.index("<svg ") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    how = {"dpi": POINTS_PER_INCH, "transparent": True, "metadata": {"Date": None}}
+    svg = _draw(plot, LIGHT, "svg", **how).decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg ") :], flags=re.DOTALL)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    tags = _TAG.findall(svg)
-    used = {name for tag in tags for name in _REFERENCE.findall(tag)}
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
 
-    def mended(match: re.Match[str]) -> str:
-        tag = _ID.sub(lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", match[0])
-        tag = _REFERENCE.sub(lambda m: m[0].replace("#", f"#{prefix}-", 1), tag)
+    def themed(match: re.Match[str]) -> str:
+        tag = _NAME.sub("", match[0])
         tag = _COLOUR.sub(lambda m: _VARIABLES.get(m[0], m[0]), tag)
-        tag = _FAMILY.sub("font-family: var(--sans)", tag)
-        return _NO_TURN.sub("", tag).replace("\n", "")
+        return _FAMILY.sub("font-family: var(--sans)", tag).replace("\n", "")
 
     # Only tags are touched: a label is data, whatever it looks like.
-    return _TAG.sub(mended, svg).strip()
+    return _TAG.sub(themed, svg).strip()

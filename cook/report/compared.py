@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 from cook.record.measured import Figures, PromptFigures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
 from cook.report.document import Text
-from cook.report.plain import clipped
+from cook.report.texts import named
 
 Basis = Literal["live", "predicted"]
 
@@ -26,15 +25,6 @@ class Scored:
     figures: Figures
     categories: Mapping[str, Figures]
     prompts: PromptFigures | None
-
-    @property
-    def name(self) -> str:
-        return self.candidate.name
-
-
-def finite(value: float | None) -> float | None:
-    """``value``, or None where it is no number: plots and orders take none else."""
-    return value if value is not None and isfinite(value) else None
 
 
 def kind_of(record: Record) -> Basis:
@@ -68,14 +58,10 @@ def scored(record: Record, kind: Basis) -> list[Scored]:
 
 def best_of_each(record: Record, kind: Basis) -> list[Scored]:
     """Each draft at its best setting by what the recipe maximizes, best first."""
-    known = record.pick.maximize in tuple(Objective)
-
-    def value(one: Scored) -> float:
-        found = finite(Objective(record.pick.maximize).of(one.figures)) if known else None
-        return found if found is not None else float("-inf")
-
+    objective = Objective(record.pick.maximize)
+    found = [(objective.of(one.figures), one) for one in scored(record, kind)]
     best: dict[str, Scored] = {}
-    for one in sorted(scored(record, kind), key=value, reverse=True):
+    for _, one in sorted(found, key=lambda pair: (pair[0] is None, -(pair[0] or 0.0))):
         best.setdefault(one.draft, one)
     return [*best.values()]
 
@@ -153,13 +139,6 @@ def picked_draft(record: Record) -> str | None:
     return draft_label(record, winner.draft, winner.engine)
 
 
-def named(names: Iterable[str], most: int = 4, longest: int = 60) -> str:
-    """``A, B and 3 more``."""
-    every = list(names)
-    head = ", ".join(clipped(name, longest) for name in every[:most])
-    return head if len(every) <= most else f"{head} and {len(every) - most} more"
-
-
 def drawn(names: Sequence[str], most: int, best: str | None) -> list[str]:
     """The first ``most`` of ``names``, the pick's in the last one's place where it comes later."""
     first = list(names[:most])
@@ -169,8 +148,4 @@ def drawn(names: Sequence[str], most: int, best: str | None) -> list[str]:
 def not_drawn(names: Sequence[str], shown: Collection[str]) -> list[Text]:
     """A note on those of ``names`` that a plot has no room for."""
     rest = [name for name in names if name not in shown]
-    return [Text(f"Not drawn: {named(rest)}.", quiet=True)] if rest else []
-
-
-HOW: dict[Basis, str] = {"predicted": "as replayed", "live": "measured live"}
-"""Where acceptance of a kind comes from."""
+    return [Text(f"Not drawn: {named(rest)}.")] if rest else []

@@ -20,10 +20,9 @@ Cells = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; ``quiet``: a note under something else."""
+    """A note under something else."""
 
     text: str
-    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Items:
 
 @dataclass(frozen=True)
 class Code:
-    """Commands or YAML, to be copied; ``title`` folds it away under that line."""
+    """Commands or YAML, to be copied, folded away under ``title``."""
 
     text: str
-    title: str | None = None
+    title: str
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,12 @@ class Table:
 
     def sentences(self, most: int | None = None) -> list[str]:
         """The first ``most`` rows in words: ``IQ1_S: draft length 4, t/s 12.3``."""
-        titles = [title for title, _ in self.columns[1:]]
-        return [
-            f"{name}: "
-            + ", ".join(
-                f"{title} {cell}" for title, cell in zip(titles, cells, strict=True) if cell
-            )
-            for name, *cells in self.rows[:most]
-        ]
+        lines = []
+        for name, *cells in self.rows[:most]:
+            columns = zip(self.columns[1:], cells, strict=True)
+            words = ", ".join(f"{title} {cell}" for (title, _), cell in columns if cell)
+            lines.append(f"{name}: {words}")
+        return lines
 
     def alt(self, what: str) -> str:
         """``what`` a picture of the table shows, with its first rows in words."""
@@ -139,7 +136,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first screen: the pick, why, how sure, and the command that uses it."""
+    """The first screen: the pick, why, how sure, and the command that uses it.
+
+    ``evidence``: over what and on which machine; ``answers``: what else there is to know before the
+    figures are used.
+    """
 
     title: str
     why: str
@@ -147,6 +148,34 @@ class Headline:
     command: str | None
     command_absent: str | None
     warnings: int
+    evidence: tuple[Fact, ...] = ()
+    answers: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report; the first of ``sections`` stands on the first screen."""
+
+    title: str
+    subtitle: tuple[str, ...]
+    headline: Headline
+    sections: tuple[Section, ...]
+
+    @property
+    def shown(self) -> tuple[Section, ...]:
+        """Every section with something in it, in the order of the page: those folded come last."""
+        there = (section for section in self.sections if section.absent is None)
+        return tuple(sorted(there, key=lambda section: section.folded))
+
+    @property
+    def absent(self) -> tuple[Section, ...]:
+        """Sections without data, each with its reason."""
+        return tuple(section for section in self.sections if section.absent is not None)
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """Every plot, in order."""
+        return tuple(b for s in self.shown for b in s.blocks if isinstance(b, Plot))
 
 
 def subtitle(record: Record | SearchRecord, engines: str) -> tuple[str, ...]:
@@ -155,40 +184,3 @@ def subtitle(record: Record | SearchRecord, engines: str) -> tuple[str, ...]:
     parts = (record.created, f"engine {engines}", machine.processor, *machine.accelerators)
     warning = ("demo models: these figures transfer to no other model",) if record.demo else ()
     return tuple(part for part in (*parts, *warning) if part)
-
-
-@dataclass(frozen=True)
-class Document:
-    """A whole report.
-
-    ``first`` stands on the first screen, next to ``evidence`` (over what, on which machine) and
-    ``answers`` (what else there is to know before the figures are used).
-    """
-
-    title: str
-    subtitle: tuple[str, ...]
-    headline: Headline
-    evidence: tuple[Fact, ...]
-    answers: tuple[Fact, ...]
-    first: Section
-    sections: tuple[Section, ...]
-
-    @property
-    def shown(self) -> tuple[Section, ...]:
-        """Every section with something in it, in the order of the page."""
-        return tuple(
-            section
-            for folded in (False, True)
-            for section in (self.first, *self.sections)
-            if section.absent is None and section.folded == folded
-        )
-
-    @property
-    def absent(self) -> tuple[Section, ...]:
-        """Sections without data, each with its reason."""
-        return tuple(s for s in (self.first, *self.sections) if s.absent is not None)
-
-    @property
-    def plots(self) -> tuple[Plot, ...]:
-        """Every plot, in order."""
-        return tuple(b for s in self.shown for b in s.blocks if isinstance(b, Plot))

@@ -7,12 +7,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from cook.errors import InternalError
-from cook.paths import package_dir
-from cook.report.canvas import inline_svg
+from cook.report.canvas import PAGE, inline_svg
 from cook.report.document import Document
 from cook.report.palette import DARK, LIGHT, css
-from cook.report.plain import clipped
-from cook.report.public import SAID
+from cook.report.public import NAMES_NOTE
+from cook.report.texts import clipped
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 2_000_000
 _QUOTED = re.compile(r"`([^`\n]{1,40})`")
 _OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z0-9-]{1,40})(?!\S)")
-PAGE = package_dir() / "report" / "page"
 CHARACTERS_A_ROW = 120
 """A listing may have as many rows' worth of characters as a table has rows."""
 
@@ -41,7 +39,7 @@ def html(document: Document) -> str:
         "dark": Markup(css(DARK)),
         "style": Markup((PAGE / "report.css").read_text(encoding="utf-8")),
         "characters_a_row": CHARACTERS_A_ROW,
-        "said": SAID,
+        "names_note": NAMES_NOTE,
     }
     for most_rows in (2000, 400, 100, 25):
         page = _template().render(fixed, most_rows=most_rows)

@@ -21,7 +21,7 @@ from cook.report.commands import quantize_command, quantize_step
 
 R = TypeVar("R", Record, SearchRecord)
 
-SAID = "Files stand by their names, without the paths of the machine that made this record."
+NAMES_NOTE = "Files stand by their names, without the paths of the machine that made this record."
 
 _END = r"\s/\"'`,;:()\[\]{}<>|="
 _PATH = re.compile(rf"(?<![\w/.~)%-])/(?:[^{_END}]+/)+[^{_END}]*")

@@ -3,13 +3,13 @@ which spans earn their bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cook.report.document import Cells, Table, figures
 from cook.report.earnings import Earning, earnings
-from cook.report.numbers import binary_unit
 from cook.report.show import Shown
+from cook.report.texts import binary_unit
 from cook.units import duration, number, plural, short_size
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ MADE_BY = {
     "found": "the search",
 }
 _FINALIST = ("mix", "made by", "size", "tokens a cycle", "tokens/s", "over the given")
-_SPAN = (
-    *("span", "type", "size", "of the mix", "next smaller", "saves", "KLD more", "earns"),
-    *("next larger", "tokens a cycle less", "layers", "bpw"),
-)
+_SPAN = ("span", "type", "size", "of the mix", "next smaller", "saves", "KLD more", "earns")
 
 
 def shown_search(record: SearchRecord) -> Shown:
@@ -44,35 +41,27 @@ def shown_search(record: SearchRecord) -> Shown:
 
 def explained(record: SearchRecord) -> Shown:
     """Every span of the mix that is returned, those whose bits earn most first."""
-    found = earnings(record)
-    wide = spans_table(record, found)
-    return Shown(
-        table=wide.only(_SPAN[:8]),
-        wide=wide,
-        answers=("earns: nats a byte saves here, over what the next bytes would save elsewhere",),
-        warnings=(),
-        notes=(),
-    )
+    wide = spans_table(record, earnings(record))
+    earns = "earns: nats a byte saves here, over what the next bytes would save elsewhere"
+    return Shown(wide.only(_SPAN), wide, answers=(earns,))
 
 
 def finalists_table(record: SearchRecord) -> Table:
     """The finalists; speeds only where speed was sought."""
-    table = figures(
-        (*_FINALIST, "KLD", "PPL", "types"),
-        (_finalist(f, timed=record.timing is not None) for f in record.finalists),
-        title=None,
-        pick=record.best,
-        words=("made by", "types"),
-    )
-    if record.timing is not None:
-        return table
-    return table.only([title for title, _ in table.columns if title != "tokens/s"])
+    timed = record.timing is not None
+    titles = (*_FINALIST, "KLD", "PPL", "types")
+    rows = (_finalist(finalist, timed=timed) for finalist in record.finalists)
+    table = figures(titles, rows, title=None, pick=record.best, words=("made by", "types"))
+    return table if timed else table.only({*titles} - {"tokens/s"})
 
 
-def spans_table(record: SearchRecord, found: tuple[Earning, ...]) -> Table:
+def spans_table(record: SearchRecord, found: Sequence[Earning]) -> Table:
     """What each span earns."""
     unit, word = binary_unit(record.reference_bytes)
-    titles = (*_SPAN[:9], f"KLD a {word}", *_SPAN[9:])
+    titles = (
+        *(*_SPAN, "next larger", f"KLD a {word}"),
+        *("tokens a cycle less", "layers", "bpw"),
+    )
     rows = (_span(earning, unit) for earning in found)
     return figures(titles, rows, words=("type", "next smaller", "next larger"))
 
@@ -133,8 +122,7 @@ def _answers(record: SearchRecord) -> Iterator[str]:
     if parts.calibration:
         text += f", and {len(parts.calibration)} others made the importance matrix"
     yield text
-    took = plural(len(record.evaluations), "evaluation")
-    yield f"cost: {took} in {duration(record.seconds)}"
+    yield f"cost: {plural(len(record.evaluations), 'evaluation')} in {duration(record.seconds)}"
     yield from allocation_answer(record)
     if record.enough_bytes is not None:
         yield (
@@ -158,39 +146,29 @@ def allocation_answer(record: SearchRecord) -> Iterator[str]:
 def model_notes(record: SearchRecord) -> Iterator[str]:
     """How well the models predict, on what they were not fitted on."""
     if (law := record.law) is not None:
-        text = (
-            f"acceptance: alpha lost = {law.kappa:.3g} * KLD^{law.power:g}, fitted on "
-            f"{plural(law.fitted, 'whole mix', 'whole mixes')}"
-        )
+        fitted = plural(law.fitted, "whole mix", "whole mixes")
+        text = f"acceptance: alpha lost = {law.kappa:.3g} * KLD^{law.power:g}, fitted on {fitted}"
         if law.error is not None:
-            text += (
-                f"; on {law.held_out} others the length was off by {law.error:.1%}, at most "
-                f"{law.largest_error:.1%}"
-            )
+            text += f"; on {law.held_out} others the length was off by {law.error:.1%}, at most "
+            text += f"{law.largest_error:.1%}"
         if law.additivity is not None:
             text += f"; whole mixes had {law.additivity:.2f} of the sum of their spans' KLD"
         yield text
     if (decode := record.decode) is not None:
         text = f"decode time: fitted on {plural(decode.fitted, 'timed mix', 'timed mixes')}"
         if decode.error is not None:
-            text += (
-                f"; on {decode.held_out} others off by {decode.error:.1%}, at most "
-                f"{decode.largest_error:.1%}"
-            )
+            text += f"; on {decode.held_out} others off by {decode.error:.1%}, at most "
+            text += f"{decode.largest_error:.1%}"
         yield text
     if (timing := record.timing) is not None:
         text = f"finalists: timed in turn, {plural(timing.passes, 'pass', 'passes')}"
         if timing.noise is not None:
             text += f"; two measured cycles of one file differ by less than {timing.noise:.1%}"
-        yield (
-            f"{text}; the law was off by {timing.law_error:.1%} on them, at most "
-            f"{timing.law_largest_error:.1%}"
-        )
+        text += f"; the law was off by {timing.law_error:.1%} on them, at most "
+        yield text + f"{timing.law_largest_error:.1%}"
     if (csv := record.csv) is not None:
         text = f"{csv.file}: {csv.used} costs of {csv.metric} taken, {csv.missing} not in it"
         if csv.rank_correlation is not None:
-            text += (
-                f"; rank correlation {csv.rank_correlation:.2f} with the acceptance that "
-                f"{csv.compared} of them lost here"
-            )
+            text += f"; rank correlation {csv.rank_correlation:.2f} with the acceptance that "
+            text += f"{csv.compared} of them lost here"
         yield text

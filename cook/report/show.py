@@ -24,26 +24,26 @@ class Shown:
 
     table: Table
     wide: Table
-    answers: tuple[str, ...]
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def shown(record: Record) -> Shown:
     """``record`` as it is printed."""
-    from cook.report import table
-    from cook.report.answers import printed_answers
+    from cook.report import candidates
+    from cook.report.headline import printed_answers
     from cook.report.sections import predicted_live, tables
 
     if not record.candidates:
-        quants = table.drafts_table(record.drafts)
-        return Shown(quants, quants, (), record.warnings, ())
-    many = table.to_look_at(record)
-    few = table.in_short(record, many)
+        quants = candidates.drafts_table(record.drafts)
+        return Shown(quants, quants, warnings=record.warnings)
+    many = candidates.to_look_at(record)
+    few = candidates.in_short(record, many)
     detailed = (tables.output(record), predicted_live.section(record))
     return Shown(
-        table=table.short_table(record, few),
-        wide=table.candidates_table(record, many),
+        table=candidates.short_table(record, few),
+        wide=candidates.candidates_table(record, many),
         answers=tuple(printed_answers(record, len(few))),
         warnings=record.warnings,
         notes=tuple(section.in_words() for section in detailed if section.absent is None),
@@ -63,15 +63,12 @@ def show(what: Shown, output: Output, *, wide: bool = False) -> None:
         output.say(note)
     sheet = what.wide if wide else what.table
     columns = [Column(t, "right" if a == "right" else "left") for t, a in sheet.columns]
-    picked = [place == sheet.strong for place in range(len(sheet.rows))]
+    rows = [(place == sheet.strong, row) for place, row in enumerate(sheet.rows)]
     if output.mode is Mode.QUIET:
-        marked = [("*" if pick else "", *row) for pick, row in zip(picked, sheet.rows, strict=True)]
+        marked = [("*" if pick else "", *row) for pick, row in rows]
         output.table(marked, ["pick", *columns] if what.answers else columns)
         return
-    marks = ("  ", "* ") if any(picked) else ("", "")
-    rows = zip(picked, sheet.rows, strict=True)
+    marks = ("  ", "* ") if sheet.strong is not None else ("", "")
     output.table([(f"{marks[pick]}{name}", *rest) for pick, (name, *rest) in rows], columns)
-    if what.answers:
-        output.data("")
-    for answer in what.answers:
+    for answer in ("", *what.answers) if what.answers else ():
         output.data(answer)

@@ -12,22 +12,18 @@ by (:class:`cook.record.record.Factors`), and v = speedup x v0 as well: all rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
 
-from cook.record.measured import Interval
+from cook.record.measured import Interval, PromptFigures
 from cook.record.objective import Objective
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import Candidate, Record
-from cook.report.compared import best_of_each, draft_label, finite, picked
-from cook.report.ratios import (
-    keys,
-    prompt_runs,
-    speed_interval,
-    speed_ratios,
-    usable,
-)
+from cook.report.compared import best_of_each, draft_label, picked
+from cook.scoring.compare import FEWEST_PROMPTS, common, interval
 from cook.scoring.figures import figures
+from cook.scoring.totals import Share, standard_error
 from cook.units import plural
 
 WHOLE, DECODE = Objective.END_TO_END_SPEED, Objective.DECODE_SPEED
@@ -56,19 +52,6 @@ class Speed:
     def text(self) -> str | None:
         """``1.41x (1.32-1.50)``."""
         return speedup_text(self.speedup, self.interval)
-
-
-@dataclass(frozen=True)
-class ForecastCheck:
-    """A forecast and the live speed on the same requests, tokens/s."""
-
-    predicted: float
-    live: float
-
-    @property
-    def off_by(self) -> float:
-        """predicted / live - 1."""
-        return self.predicted / self.live - 1
 
 
 @dataclass(frozen=True)
@@ -109,18 +92,18 @@ def base_of(record: Record) -> Candidate | None:
 def speed_of(record: Record, candidate: Candidate, objective: Objective = WHOLE) -> Speed | None:
     """The candidate's, live where it ran; None where it has no such speed."""
     own, base = _own(candidate, objective), base_of(record)
+    reference = _own(base, objective) if base is not None else None
     if own is None:
         return None
-    reference = _own(base, objective) if base is not None else None
     if candidate.live is None:
         return _forecast(record, candidate, objective, own, reference)
     if base is None or base.live is None or reference is None:
         return Speed(own, None, live=True)
     part = _part(candidate, base)
-    found = usable(candidate.speedup_interval) if objective is WHOLE else None
+    found = candidate.speedup_interval if objective is WHOLE else None
     if part is None:
         return Speed(own, own / reference, live=True, interval=found)
-    ratio = finite(candidate.speedup if objective is WHOLE else candidate.decode_speedup)
+    ratio = candidate.speedup if objective is WHOLE else candidate.decode_speedup
     if ratio is None:
         return Speed(own, None, live=True, part=part)
     return Speed(ratio * reference, ratio, live=True, part=part, interval=found)
@@ -131,7 +114,7 @@ def factor_of(record: Record, engine: str, objective: Objective = WHOLE) -> floa
     found = next((f for f in record.factors if f.engine == engine), None)
     if found is None:
         return 1.0
-    return finite(found.end_to_end if objective is WHOLE else found.decode) or 1.0
+    return found.end_to_end if objective is WHOLE else found.decode
 
 
 def speed_notes(record: Record) -> Iterator[str]:
@@ -146,12 +129,13 @@ def speed_notes(record: Record) -> Iterator[str]:
             "Rows of fewer prompts: the speedup is of the requests that both had, moved to the "
             "others by the forecast; t/s is that times no draft's"
         )
-    winner = picked(record)
+    winner, base = picked(record), base_of(record)
     own = speed_of(record, winner) if winner is not None else None
     for candidate, speed in speeds:
         # On the fewer prompts of a row that shows more than the pick, the pick has more, too.
-        if speed.part and own is not None and (speed.speedup or 0.0) > (own.speedup or inf):
-            there = _on_requests_of(record, winner, candidate)
+        if speed.part and winner and base and own and (speed.speedup or 0.0) > (own.speedup or inf):
+            dealt = common(runs_of(winner.prompts), runs_of(candidate.prompts))
+            there = _ratio(common([run for run, _ in dealt], runs_of(base.prompts)))
             if there is not None:
                 yield f"On the {speed.part} of {candidate.name} the pick has {there:.2f}x"
     yield from factor_notes(record)
@@ -176,31 +160,6 @@ def factor_notes(record: Record) -> Iterator[str]:
             )
 
 
-def _on_requests_of(record: Record, winner: Candidate | None, candidate: Candidate) -> float | None:
-    """The winner's speedup on the requests that ``candidate`` was dealt."""
-    base = base_of(record)
-    if winner is None or base is None:
-        return None
-    mine, theirs, dealt = winner.prompts, base.prompts, candidate.prompts
-    if mine is None or theirs is None or dealt is None:
-        return None
-    return speed_ratios(mine, theirs, among=set(keys(dealt)))[0]
-
-
-def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> ForecastCheck | None:
-    """The candidate's forecast and its live run; None where it does not have both."""
-    guess, live = candidate.predicted, candidate.live
-    if guess is None or guess.on_live is None or live is None:
-        return None
-    predicted = _positive(objective.of(guess.on_live))
-    seen = _positive(objective.of(live))
-    if guess.on_live.requests != live.requests and candidate.prompts and guess.prompts:
-        known = set(guess.prompts.ids)  # some live requests have no forecast
-        runs = [run for run in prompt_runs(candidate.prompts) if run.id in known]
-        seen = _positive(objective.of(figures(runs))) if runs else None
-    return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
-
-
 def speedups_by_category(record: Record, candidate: Candidate) -> list[Speedup]:
     """Of every category over no draft on the same requests, best first."""
     own, others, factor = candidate.prompts, None, 1.0
@@ -212,18 +171,15 @@ def speedups_by_category(record: Record, candidate: Candidate) -> list[Speedup]:
         own = candidate.predicted.prompts
         others = bare.predicted.prompts if bare is not None and bare.predicted else None
         factor = factor_of(record, candidate.engine)
-    if own is None or others is None:
-        return []
     found = []
-    for name in dict.fromkeys(own.categories):
-        ratio, each = speed_ratios(own, others, category=name)
+    for name in dict.fromkeys(own.categories if own and others else ()):
+        pairs = common(runs_of(own, name), runs_of(others, name))
+        ratio = _ratio(pairs)
         if ratio is None:
             continue
-        sure = speed_interval(own, others, record.pick.confidence, name)
-        if sure is not None:
-            sure = replace(sure, low=factor * sure.low, high=factor * sure.high)
-        scaled = tuple(factor * one for one in each)
-        found.append(Speedup(name, candidate, factor * ratio, sure, scaled))
+        sure = speed_interval(own, others, record.pick.confidence, name, factor)
+        each = tuple(factor * one for pair in pairs if (one := _ratio([pair])) is not None)
+        found.append(Speedup(name, candidate, factor * ratio, sure, each))
     return sorted(found, key=lambda one: -one.ratio)
 
 
@@ -244,6 +200,76 @@ def drafts_at_their_best(record: Record) -> list[Speedup]:
     return sorted(best, key=lambda one: -one.ratio)
 
 
+def speed_interval(
+    one: PromptFigures | None,
+    other: PromptFigures | None,
+    confidence: float,
+    category: str | None = None,
+    factor: float = 1.0,
+) -> Interval | None:
+    """Of ``factor`` times the end-to-end speed of ``one`` over that of ``other``, on other prompts
+    of the kind."""
+    mine, theirs = runs_of(one, category), runs_of(other, category)
+    found = interval(mine, theirs, WHOLE, None, confidence)
+    if found is None:
+        return None
+    return Interval(factor * found.low, factor * found.high, found.confidence, found.method)
+
+
+def acceptance_error(found: PromptFigures | None, category: str | None = None) -> float | None:
+    """Standard error of acceptance, a share, by how prompts of a category differ; of one or all.
+
+    None with fewer than :data:`FEWEST_PROMPTS` prompts on which something was drafted.
+    """
+    sums: dict[str, Share] = {}
+    for run in runs_of(found, category):
+        if run.draft_n and run.draft_n_accepted is not None:
+            old = sums.get(run.id, Share(0, 0))
+            accepted, drafted = old.numerator + run.draft_n_accepted, old.denominator + run.draft_n
+            sums[run.id] = Share(accepted, drafted, run.category)
+    return standard_error([*sums.values()]) if len(sums) >= FEWEST_PROMPTS else None
+
+
+def runs_of(found: PromptFigures | None, category: str | None = None) -> list[PromptRun]:
+    """A record's columns as the requests that they came from, of one category or all; those with
+    impossible times are left out."""
+    if found is None:
+        return []
+    columns = zip(
+        *(found.ids, found.block or (0,) * len(found.ids), found.categories, found.tokens),
+        *(found.decode_ms, found.wall_ms, found.drafted, found.accepted),
+        strict=False,
+    )
+    return [
+        PromptRun(
+            id=name,
+            category=kind,
+            prompt_n=0,
+            prompt_ms=0.0,
+            predicted_n=tokens + 1,
+            predicted_ms=decode_ms,
+            wall_ms=wall_ms,
+            draft_n=drafted,
+            draft_n_accepted=accepted,
+            tokens=None,
+            text="",
+            stop="",
+            block=block,
+        )
+        for name, block, kind, tokens, decode_ms, wall_ms, drafted, accepted in columns
+        if category in (None, kind) and wall_ms > 0 and tokens >= 0
+    ]
+
+
+def _ratio(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float | None:
+    """End-to-end speed over the other's, of all requests of which neither has one token only."""
+    both = [(a, b) for a, b in pairs if a.predicted_n > 1 and b.predicted_n > 1]
+    if not both:
+        return None
+    mine, theirs = (figures(runs).end_to_end_speed for runs in zip(*both, strict=True))
+    return mine / theirs if mine and theirs and isfinite(mine / theirs) else None
+
+
 def _forecast(
     record: Record,
     candidate: Candidate,
@@ -254,12 +280,12 @@ def _forecast(
     """Of a candidate that did not run; ``own``: its forecast as it is."""
     guess, bare = candidate.predicted, _bare(record, candidate.engine)
     assert guess is not None, "its speed is a forecast"
-    ratio = finite(guess.speedup if objective is WHOLE else guess.decode_speedup)
-    if candidate.draft is not None and ratio is not None:
-        ratio *= factor_of(record, candidate.engine, objective)
+    ratio = guess.speedup if objective is WHOLE else guess.decode_speedup
     mine = _own(bare, objective) if bare is not None else None
     if ratio is None or mine is None:
         return Speed(own, None, live=False)
+    if candidate.draft is not None:
+        ratio *= factor_of(record, candidate.engine, objective)
     speed = ratio * mine
     return Speed(speed, speed / reference if reference else None, live=False)
 
@@ -267,12 +293,12 @@ def _forecast(
 def _own(candidate: Candidate, objective: Objective) -> float | None:
     """Tokens a second as measured, or else as forecast."""
     found = candidate.live or (candidate.predicted.figures if candidate.predicted else None)
-    return _positive(objective.of(found)) if found is not None else None
+    return positive(objective.of(found)) if found is not None else None
 
 
-def _positive(value: float | None) -> float | None:
-    found = finite(value)
-    return found if found is not None and found > 0 else None
+def positive(value: float | None) -> float | None:
+    """``value``, if it is a speed."""
+    return value if value is not None and 0 < value < inf else None
 
 
 def _bare(record: Record, engine: str) -> Candidate | None:
@@ -285,7 +311,7 @@ def _part(candidate: Candidate, base: Candidate) -> str | None:
     if candidate.prompts is None or base.prompts is None:
         own, others = (c.live.requests if c.live else 0 for c in (candidate, base))
         return None if own == others else f"{own} of {others} requests"
-    mine, theirs = set(keys(candidate.prompts)), set(keys(base.prompts))
+    mine, theirs = ({(run.id, run.block) for run in runs_of(c.prompts)} for c in (candidate, base))
     if mine == theirs:
         return None
     ids, every = {name for name, _ in mine & theirs}, {name for name, _ in theirs}

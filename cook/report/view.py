@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from cook.record.record import Record
-from cook.report.answers import answers, evidence
-from cook.report.document import Document, Section, subtitle
+from cook.report import candidates
+from cook.report.document import Document, subtitle
 from cook.report.headline import headline
 from cook.report.public import public
 from cook.report.sections import (
@@ -24,11 +23,10 @@ from cook.report.sections import (
     types,
 )
 
-SECTIONS: tuple[Callable[[Record], Section], ...] = (
-    lengths.section,
-    forest.by_category,
-    tables.warnings,
-    tables.candidates,
+IN_SIGHT = (forest.by_draft, lengths.section, forest.by_category, tables.warnings)
+"""Sections that are open, the first of them on the first screen."""
+FOLDED = (
+    candidates.section,
     category.section,
     predicted_live.section,
     time.section,
@@ -40,10 +38,7 @@ SECTIONS: tuple[Callable[[Record], Section], ...] = (
     coverage.section,
     tables.provenance,
 )
-"""Below the first screen, in the order in which a reader meets them; a new one is one module and
-one line here."""
-IN_SIGHT = frozenset({"lengths", "gains", "warnings"})
-"""Sections that are open; the others are folded."""
+"""The others, in the order in which a reader meets them; a new one is a module and a line."""
 
 
 def document(record: Record) -> Document:
@@ -53,11 +48,8 @@ def document(record: Record) -> Document:
         title=record.recipe,
         subtitle=subtitle(record, ", ".join(record.engines) or "none"),
         headline=headline(record),
-        evidence=evidence(record),
-        answers=answers(record),
-        first=forest.by_draft(record),
-        sections=tuple(
-            replace(section, folded=section.id not in IN_SIGHT)
-            for section in (make(record) for make in SECTIONS)
+        sections=(
+            *(make(record) for make in IN_SIGHT),
+            *(replace(make(record), folded=True) for make in FOLDED),
         ),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from cook.errors import InputError
+from cook.files import atomic_write
 from cook.report.document import Document
 
 
@@ -41,26 +42,21 @@ def write_report(document: Document, wanted: ReportRequest) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def printed(document: Document, plots: Path | None = None, directory: Path | None = None) -> str:
-    """The Markdown; links to ``plots`` are relative to ``directory``, or the current one."""
+def printed(document: Document, plots: Path | None = None, directory: Path = Path()) -> str:
+    """The Markdown; links to ``plots`` are relative to ``directory``."""
     from cook.report.markdown import markdown
 
     if plots is None:
         return markdown(document)
-    start = (directory or Path.cwd()).absolute()
-    return markdown(document, PurePath(os.path.relpath(plots.absolute(), start)))
+    return markdown(document, PurePath(os.path.relpath(plots, directory)))
 
 
 def _put(path: Path, content: bytes) -> Path:
-    from cook.files import atomic_write
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as stream:
             stream.write(content)
     except OSError as error:
-        raise InputError(
-            f"{path}: {error.strerror or error}",
-            hint="name another place with --html, --markdown or --plots",
-        ) from None
+        hint = "name another place with --html, --markdown or --plots"
+        raise InputError(f"{path}: {error.strerror or error}", hint=hint) from None
     return path

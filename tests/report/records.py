@@ -542,19 +542,17 @@ HOSTILE = (
 
 
 def hostile() -> Record:
-    """64 drafts whose names, paths and reasons try to be markup, and figures that are none."""
-    from math import inf, nan
-
+    """64 drafts whose names, paths and reasons try to be markup, and figures that cannot be."""
     names = tuple(f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(64))
     whole = record(names, (2, 4, 8))
     broken = replace(
-        figures(requests(90.0, 4)), decode_speed=nan, end_to_end_speed=inf, prompt_ms=nan
+        figures(requests(90.0, 4)), decode_speed=None, end_to_end_speed=0.0, prompt_ms=None
     )
     candidates = list(whole.candidates)
     candidates[2] = replace(candidates[2], live=broken)
     candidates[5] = replace(candidates[5], live=None, predicted=None, reason=HOSTILE[0])
     drafts = list(whole.drafts)
-    drafts[0] = replace(drafts[0], quality=Quality(nan, inf, 1, 512), path=HOSTILE[1])
+    drafts[0] = replace(drafts[0], quality=Quality(1e9, 1e9, 1, 512), path=HOSTILE[1])
     drafts[1] = replace(drafts[1], speed=DraftSpeed(0.0, 0), file_bytes=0)
     drafts[2] = replace(
         drafts[2], types=(TypeSpan(HOSTILE[0], 0, 90, {HOSTILE[1]: 3, HOSTILE[4]: 1}, 0, None),)

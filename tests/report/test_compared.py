@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
 from types import ModuleType
-
-import pytest
 
 from cook.engines.base import DraftSettings
 from cook.report.compared import (
@@ -14,9 +11,7 @@ from cook.report.compared import (
     best_of_each,
     draft_label,
     draft_of,
-    finite,
     kind_of,
-    named,
     scored,
     setting,
 )
@@ -33,7 +28,7 @@ def test_live_and_predicted_are_not_mixed(records: ModuleType) -> None:
 def test_each_draft_at_its_best_setting_best_first(records: ModuleType) -> None:
     found = best_of_each(records.record(), "predicted")
     assert [s.draft for s in found] == ["Q8_0", "Q4_K_M", "IQ1_S"]
-    assert {s.name.partition(" ")[2] for s in found} == {"n_max=4"}
+    assert {s.candidate.name.partition(" ")[2] for s in found} == {"n_max=4"}
     speeds = [s.figures.decode_speed or 0 for s in found]
     assert speeds == sorted(speeds, reverse=True)
 
@@ -61,13 +56,3 @@ def test_settings_are_told_in_full(records: ModuleType) -> None:
     whole = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
     assert setting(records.record(), whole) == "draft length 8 n_min=2 p_min=0.5"
     assert setting(records.record(), records.candidate(None)) == "no draft"
-
-
-@pytest.mark.parametrize(("value", "kept"), [(1.5, 1.5), (0.0, 0.0), (nan, None), (inf, None)])
-def test_only_numbers_are_drawn(value: float, kept: float | None) -> None:
-    assert finite(value) == kept
-
-
-def test_names_are_counted_beyond_some() -> None:
-    assert named("abc", 3) == "a, b, c"
-    assert named("abcde", 3) == "a, b, c and 2 more"

@@ -25,7 +25,7 @@ def test_a_span_is_held_against_the_best_use_of_a_byte() -> None:
     found = earnings(replace(search_record(), spans=(many, few)))
     assert [e.span.name for e in found] == ["few", "many"]
     first, last = found
-    assert first.price == last.price == pytest.approx(0.002)
+    assert first.kld_per_byte == pytest.approx(1.5 * 0.002)
     assert first.times_price == pytest.approx(1.5)
     assert first.saved_bytes == 100
     assert first.kld_more == pytest.approx(0.3)
@@ -54,4 +54,4 @@ def test_costs_that_were_not_measured_are_passed_over() -> None:
     bare = earnings(replace(search_record(), spans=(replace(one, types=unknown),)))
     assert bare[0].smaller is None
     assert bare[0].kld_more is None
-    assert bare[0].price is None
+    assert bare[0].times_price is None

@@ -15,7 +15,7 @@ from cook.record.record import Record, StepRecord, write_record
 from cook.report.card import CardFacts, card
 from cook.report.html import html
 from cook.report.markdown import markdown
-from cook.report.public import SAID, public
+from cook.report.public import NAMES_NOTE, public
 from cook.report.view import document
 
 HOMES = {
@@ -70,8 +70,8 @@ def test_no_path_of_the_machine_is_shared(records: ModuleType, home: str) -> Non
             assert part not in text
         assert "Ling-1T.gguf" in text
         assert "Ling-BF16.gguf" in text
-    assert SAID in html(shown)
-    assert SAID in markdown(shown)
+    assert NAMES_NOTE in html(shown)
+    assert NAMES_NOTE in markdown(shown)
 
 
 def test_files_have_names_that_tell_them_apart(records: ModuleType) -> None:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from cook.engines.ngram_settings import NgramSettings, NgramType
-from cook.record.record import Record
+from cook.record.measured import PromptFigures
+from cook.record.record import Record, write_record
+from cook.report.candidates import section as candidates_section
 from cook.report.card import CardFacts, card
 from cook.report.document import Section, Table
 from cook.report.headline import headline
-from cook.report.sections import forest, lengths, predicted_live, tables
+from cook.report.sections import forest, lengths
+from cook.report.sections.predicted_live import forecast_check
+from cook.report.sections.predicted_live import section as predicted_live
 from cook.report.show import shown
 from cook.report.speedups import (
     DECODE,
     Speed,
+    acceptance_error,
     base_of,
     drafts_at_their_best,
-    forecast_check,
+    runs_of,
+    speed_interval,
     speed_notes,
     speed_of,
     speedup_text,
     speedups_by_category,
 )
+from tests.report import records as made
 from tests.report.records import SCORED
 
 NUMBER = r"(\d+(?:\.(\d+))?)"
@@ -65,7 +75,7 @@ def test_every_row_of_every_table_of_candidates_divides(record: Record) -> None:
     every = [
         (printed.table.columns, printed.table.rows),
         (printed.wide.columns, printed.wide.rows),
-        *((t.columns, t.rows) for t in tables_of(tables.candidates(record))),
+        *((t.columns, t.rows) for t in tables_of(candidates_section(record))),
     ]
     base = dict(zip((t for t, _ in every[1][0]), _row(every[1][1], base_name(record)), strict=True))
     checked = 0
@@ -137,7 +147,7 @@ def test_what_a_forecast_is_off_by_is_the_quotient_of_the_two_that_are_printed(
     record: Record,
 ) -> None:
     both = [c for c in record.candidates if c.live and c.predicted]
-    rows = [row for table in tables_of(predicted_live.section(record)) for row in table.rows]
+    rows = [row for table in tables_of(predicted_live(record)) for row in table.rows]
     assert len(rows) == len(both)
     for _, *cells in rows:
         for predicted, live, off_by in (cells[:3], cells[3:]):
@@ -301,3 +311,85 @@ def test_without_a_no_draft_there_is_a_speed_and_no_speedup(records: ModuleType)
 def test_a_speedup_without_an_interval_stands_alone() -> None:
     assert Speed(100.0, 1.4, live=True).text == "1.40x"
     assert speedup_text(None, None) is None
+
+
+def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:
+    count = len(accepted)
+    return PromptFigures(
+        ids=tuple(f"p{first + i}" for i in range(count)),
+        categories=tuple("ab"[i % 2] for i in range(count)),
+        tokens=(100,) * count,
+        decode_ms=(1.0,) * count,
+        wall_ms=(1.0,) * count,
+        drafted=tuple(drafted if a is not None else None for a in accepted),
+        accepted=tuple(accepted),
+    )
+
+
+def test_the_error_of_an_acceptance_is_by_prompts() -> None:
+    alike = acceptance_error(prompts([50] * 8))
+    assert alike == 0
+    mixed = acceptance_error(prompts([40, 40, 60, 60] * 4))
+    assert mixed == pytest.approx(0.1 * (8 / 7) ** 0.5 / 16**0.5)
+    assert acceptance_error(prompts([40, 60] * 8)) == 0, "what differs between categories"
+    assert acceptance_error(prompts([50] * 7)) is None
+    assert acceptance_error(prompts([50] * 14), "a") is None, "seven prompts of the category"
+    assert acceptance_error(prompts([50] * 16), "a") == 0
+    assert acceptance_error(None) is None
+
+
+def test_an_error_of_two_passes_is_by_prompts_and_not_by_requests() -> None:
+    once = prompts([40, 40, 60, 60] * 4)
+    twice = replace(
+        once,
+        **{
+            name: getattr(once, name) * 2
+            for name in ("ids", "categories", "tokens", "decode_ms", "wall_ms")
+        },
+        drafted=once.drafted * 2,
+        accepted=once.accepted * 2,
+        block=(0,) * 16 + (1,) * 16,
+    )
+    assert acceptance_error(twice) == pytest.approx(acceptance_error(once))
+
+
+def test_speeds_are_compared_over_common_requests() -> None:
+    slow = prompts([50] * 16)
+    fast = replace(slow, wall_ms=(0.5,) * 16)
+    found = speed_interval(fast, slow, 0.95)
+    assert found is not None
+    assert found.low < 2.0 < found.high
+    assert found.high / found.low < 1.06, "only starts differ"
+    assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
+    assert speed_interval(fast, None, 0.95) is None
+    assert speed_interval(fast, slow, 0.95, "c") is None
+
+
+def test_prompts_without_a_time_are_left_out() -> None:
+    broken = replace(prompts([50] * 4), wall_ms=(0.0, 1.0, -1.0, 2.0))
+    assert [run.id for run in runs_of(broken)] == ["p1", "p3"]
+
+
+def test_a_block_pairs_with_the_same_block_only(records: ModuleType) -> None:
+    record = records.record()
+    one = record.candidate("Q8_0 n_max=4")
+    moved = replace(one, prompts=replace(one.prompts, block=(0,) * 12 + (7,) * 12))
+    changed = replace(record, candidates=tuple(moved if c is one else c for c in record.candidates))
+    assert {len(c.each) for c in speedups_by_category(record, one)} == {8}
+    assert {len(c.each) for c in speedups_by_category(changed, moved)} == {4}
+
+
+def test_the_documented_lines_recompute_the_picks_speedup(tmp_path: Path) -> None:
+    """What docs/report.md tells a reader to run on the record's JSON."""
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    for whole in (made.record(), made.easy_half()):
+        for winner in ("Q8_0 n_max=4", "Q4_K_M n_max=4"):
+            record = replace(whole, pick=replace(whole.pick, candidate=winner))
+            write_record(record, tmp_path / "record.json")
+            argv = [sys.executable, "-c", code, str(tmp_path / "record.json")]
+            done = subprocess.run(argv, capture_output=True, text=True, check=True)
+            found = record.candidate(winner)
+            assert found is not None
+            assert done.stdout == f"{winner}: {found.speedup:.2f}x\n"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cook.record.measured import ImatrixCoverage
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
 from cook.report.document import Block, Cells, Items, Section, Table, Text
-from cook.report.numbers import number
+from cook.units import number
 
 TITLE = "Importance matrix"
 
@@ -24,28 +23,7 @@ def section(record: Record) -> Section:
         *([("experts with data", experts)] if found.experts_total else []),
         ("tensors without data", str(found.skipped_count)),
     ]
-    blocks: list[Block] = [Table((("importance matrix", "left"), ("", "right")), tuple(rows))]
-    if any(layer.covered < layer.experts for layer in found.layers):
-        blocks.append(_plot(found))
-    elif found.layers:
-        blocks.append(Text("Every expert of every layer saw tokens."))
-    else:
-        blocks.append(Text("The model has no experts."))
-    if found.skipped:
-        more = found.skipped_count - len(found.skipped)
-        names = [*found.skipped, *([f"and {more} more"] if more > 0 else [])]
-        blocks += [Text("Tensors without any data:"), Items(tuple(names))]
-    lead = "Experts that saw no token of the calibration text are quantized blindly."
-    return Section("imatrix", TITLE, lead, tuple(blocks))
-
-
-def _plot(found: ImatrixCoverage) -> Plot:
     shares = {x.layer: x.covered / x.experts if x.experts else 1.0 for x in found.layers}
-    worst = min(found.layers, key=lambda x: shares[x.layer])
-    alt = (
-        f"Experts with data by layer, {len(shares)} layers; the least covered is layer "
-        f"{worst.layer} with {worst.covered} of {worst.experts}."
-    )
 
     def draw(sheet: Sheet) -> None:
         from matplotlib.ticker import MaxNLocator
@@ -56,4 +34,21 @@ def _plot(found: ImatrixCoverage) -> Plot:
         axes.set_ylim(0, 102)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return Plot("imatrix", "Experts with data, by layer", alt, draw)
+    blocks: list[Block] = [Table((("importance matrix", "left"), ("", "right")), tuple(rows))]
+    if any(share < 1 for share in shares.values()):
+        worst = min(found.layers, key=lambda x: shares[x.layer])
+        alt = (
+            f"Experts with data by layer, {len(shares)} layers; the least covered is layer "
+            f"{worst.layer} with {worst.covered} of {worst.experts}."
+        )
+        blocks.append(Plot("imatrix", "Experts with data, by layer", alt, draw))
+    elif shares:
+        blocks.append(Text("Every expert of every layer saw tokens."))
+    else:
+        blocks.append(Text("The model has no experts."))
+    if found.skipped:
+        more = found.skipped_count - len(found.skipped)
+        names = [*found.skipped, *([f"and {more} more"] if more > 0 else [])]
+        blocks += [Text("Tensors without any data:"), Items(tuple(names))]
+    lead = "Experts that saw no token of the calibration text are quantized blindly."
+    return Section("imatrix", TITLE, lead, tuple(blocks))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cook.record.measured import SlotSpeed
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.compared import finite, picked
+from cook.report.compared import picked
 from cook.report.document import Section, Text, figures
-from cook.report.numbers import number
-from cook.units import plural
+from cook.units import number, plural
 
 TITLE = "Requests in parallel"
 
 
 def section(record: Record) -> Section:
     """All slots together at each number of slots: no draft, and the draft at its best length."""
-    speeds = [s for s in record.slots if finite(s.predicted_tokens_per_s)]
+    speeds = [s for s in record.slots if s.predicted_tokens_per_s]
     if not speeds:
         return Section("slots", TITLE, absent="the recipe asks for one slot (`score.slots`)")
     bare = {s.slots: s for s in speeds if s.settings is None}
@@ -50,16 +49,28 @@ def section(record: Record) -> Section:
     )
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, bare, best)
+        axes = sheet.axes("slots", "tokens/s, all slots")
+        for index, (found, name) in enumerate(((best, "with the draft"), (bare, "no draft"))):
+            points = sorted((n, s.predicted_tokens_per_s) for n, s in found.items())
+            sheet.line(axes, index, points, name)
+            for slots, speed in found.items():
+                if (live := speed.live_tokens_per_s) is not None:
+                    sheet.point(axes, slots, live, sheet.series(index)[0], live=True)
+        above = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+        for slots, speed in best.items():
+            axes.annotate(_length(speed), (slots, speed.predicted_tokens_per_s), **above)
+        axes.set_xticks(sorted({*bare, *best}))
+        axes.set_ylim(0, None)
+        axes.margins(x=0.1, y=0.15)
+        sheet.legend(axes)
 
     plot = Plot("slots", TITLE, table.alt("Tokens a second of all slots together"), draw)
-    notes = [Text(line, quiet=True) for line in answers(speeds)]
     lead = (
         "As many clients as slots, each asking for its next reply at once. Predicted from batches "
         "that several slots make, nothing fitted on such runs; filled points ran live. At each "
         "number of slots the draft length is that which is predicted to be best there."
     )
-    return Section("slots", TITLE, lead, (plot, *notes, table))
+    return Section("slots", TITLE, lead, (plot, *map(Text, answers(speeds)), table))
 
 
 def best_at(speeds: Sequence[SlotSpeed], slots: int) -> SlotSpeed | None:
@@ -98,25 +109,3 @@ def answers(speeds: Sequence[SlotSpeed]) -> list[str]:
 
 def _length(speed: SlotSpeed) -> str:
     return f"n_max={speed.settings.n_max}" if speed.settings is not None else "no draft"
-
-
-def _draw(sheet: Sheet, bare: Mapping[int, SlotSpeed], best: Mapping[int, SlotSpeed]) -> None:
-    axes = sheet.axes("slots", "tokens/s, all slots")
-    for index, (found, name) in enumerate(((best, "with the draft"), (bare, "no draft"))):
-        points = sorted((n, s.predicted_tokens_per_s) for n, s in found.items())
-        sheet.line(axes, index, points, name)
-        for slots, speed in found.items():
-            if (live := finite(speed.live_tokens_per_s)) is not None:
-                sheet.point(axes, slots, live, sheet.series(index)[0], live=True)
-    for slots, speed in best.items():
-        axes.annotate(
-            _length(speed),
-            (slots, speed.predicted_tokens_per_s),
-            xytext=(0, 9),
-            textcoords="offset points",
-            ha="center",
-        )
-    axes.set_xticks(sorted({*bare, *best}))
-    axes.set_ylim(0, None)
-    axes.margins(x=0.1, y=0.15)
-    sheet.legend(axes)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
 
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Record
+from cook.record.record import Record
+from cook.report.candidates import REPLAYED
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import draft_label, not_drawn, order_of, other_settings, picked
 from cook.report.document import Section, figures
-from cook.report.numbers import tokens_per_s
 from cook.report.speedups import DECODE, WHOLE, Speed, base_of, speed_of
-from cook.report.table import REPLAYED
+from cook.report.texts import tokens_per_s
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12
@@ -23,17 +20,21 @@ LEAST_SPAN = 0.2
 """Of the axis, in shares of the fastest."""
 
 
-Curves = Mapping[str, Mapping[int, Speed]]
-"""Draft with its other settings -> draft length -> its speed; the fastest first."""
-
-
 def section(record: Record) -> Section:
     """Lines of the speed that the recipe maximizes; live runs are filled points on them."""
     objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
     what = "end to end" if objective is WHOLE else "decode"
-    curves = _curves(record, objective)
-    if not curves:
+    found: dict[str, dict[int, Speed]] = {}  # draft with its other settings -> length -> its speed
+    for one in record.candidates:
+        speed = speed_of(record, one, objective)
+        if one.draft is not None and one.settings is not None and speed is not None:
+            draft = draft_label(record, one.draft, one.engine)
+            name = f"{draft} {other_settings(record, one)}".strip()
+            found.setdefault(name, {})[one.settings.n_max] = speed
+    if not found:
         return Section("lengths", TITLE, absent="no drafting candidate has a speed")
+    fastest = {name: max(s.tokens_per_s for s in points.values()) for name, points in found.items()}
+    curves = {name: found[name] for name in sorted(found, key=lambda n: -fastest[n])}
     bare, winner = base_of(record), picked(record)
     base = speed_of(record, bare, objective) if bare is not None else None
     own = speed_of(record, winner, objective) if winner is not None else None
@@ -46,13 +47,36 @@ def section(record: Record) -> Section:
         title=f"Figures: tokens/s {what}, by draft length ({REPLAYED} predicted)",
         caption=f"Without a draft: {tokens_per_s(base.tokens_per_s)} tokens/s." if base else None,
     )
-    shown = dict([*curves.items()][:MOST_LINES])
+    shown = [*curves][:MOST_LINES]
     numbers = order_of(record)  # one colour a draft in every plot, where a line is a draft
-    if not numbers.keys() >= shown.keys():
+    if not numbers.keys() >= {*shown}:
         numbers = {name: index for index, name in enumerate(shown)}
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, shown, numbers, base.tokens_per_s if base else None, mark, what)
+        from matplotlib.ticker import MaxNLocator
+
+        axes = sheet.axes("draft length (tokens drafted a cycle at most)", f"tokens/s {what}")
+        at_length: Counter[int] = Counter()
+        for name in shown:
+            points = sorted((n, speed.tokens_per_s) for n, speed in curves[name].items())
+            sheet.line(axes, numbers[name], points, name)
+            colour, _ = sheet.series(numbers[name])
+            for length, speed in curves[name].items():
+                # Next to each other where several ran at one length; the pick's is in its ring.
+                aside = 0.0
+                if speed.live and mark != (length, speed.tokens_per_s):
+                    at_length[length] += 1
+                    aside = ASIDE * (-1) ** at_length[length] * ((at_length[length] + 1) // 2)
+                if speed.live:
+                    sheet.point(axes, length + aside, speed.tokens_per_s, colour, live=True)
+        if base is not None:
+            sheet.level(axes, base.tokens_per_s, "no draft")
+        if mark is not None:
+            sheet.ring(axes, *mark)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.margins(x=0.07, y=0.1)
+        sheet.span(axes, "y", LEAST_SPAN * fastest[shown[0]])
+        sheet.legend(axes)
 
     plot = Plot("lengths", TITLE, table.alt(f"Tokens/s {what} at each draft length"), draw, 350)
     lead = f"Tokens a second {what}{'; the ring is the pick' if mark is not None else ''}."
@@ -63,74 +87,7 @@ def section(record: Record) -> Section:
     return Section("lengths", TITLE, lead, (plot, *not_drawn([*curves], shown), table))
 
 
-def lengths_that_would_do(record: Record, winner: Candidate) -> tuple[int, ...]:
-    """Other lengths of the pick's draft that may be within the margin of the best."""
-    if winner.settings is None:
-        return ()
-    return tuple(
-        one.settings.n_max
-        for one in sorted(record.candidates, key=lambda c: c.settings.n_max if c.settings else 0)
-        if one.settings is not None
-        and one.name != winner.name
-        and replace(one.key, settings=winner.settings) == winner.key
-        and replace(one.settings, n_max=winner.settings.n_max) == winner.settings
-        and record.pick.within.get(one.name, 0.0) > 1 - record.pick.confidence
-    )
-
-
 def _cell(speed: Speed | None) -> str | None:
     if speed is None:
         return None
     return f"{'' if speed.live else REPLAYED}{tokens_per_s(speed.tokens_per_s)}"
-
-
-def _curves(record: Record, objective: Objective) -> Curves:
-    found: dict[str, dict[int, Speed]] = {}
-    for one in record.candidates:
-        speed = speed_of(record, one, objective)
-        if one.draft is not None and one.settings is not None and speed is not None:
-            draft = draft_label(record, one.draft, one.engine)
-            name = f"{draft} {other_settings(record, one)}".strip()
-            found.setdefault(name, {})[one.settings.n_max] = speed
-
-    def fastest(name: str) -> float:
-        return max(speed.tokens_per_s for speed in found[name].values())
-
-    return {name: found[name] for name in sorted(found, key=fastest, reverse=True)}
-
-
-def _draw(
-    sheet: Sheet,
-    curves: Curves,
-    numbers: Mapping[str, int],
-    base: float | None,
-    mark: tuple[int, float] | None,
-    what: str,
-) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes = sheet.axes("draft length (tokens drafted a cycle at most)", f"tokens/s {what}")
-    at_length: Counter[int] = Counter()
-    for name, points in curves.items():
-        sheet.line(
-            axes, numbers[name], sorted((n, s.tokens_per_s) for n, s in points.items()), name
-        )
-        for length, speed in points.items():
-            if not speed.live:
-                continue
-            # Next to each other where several ran at one length; the pick's stays in its ring.
-            aside = 0.0
-            if mark != (length, speed.tokens_per_s):
-                at_length[length] += 1
-                aside = ASIDE * (-1) ** at_length[length] * ((at_length[length] + 1) // 2)
-            colour, _ = sheet.series(numbers[name])
-            sheet.point(axes, length + aside, speed.tokens_per_s, colour, live=True)
-    if base is not None:
-        sheet.level(axes, base, "no draft")
-    if mark is not None:
-        sheet.ring(axes, *mark)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0.07, y=0.1)
-    fastest = max(speed.tokens_per_s for points in curves.values() for speed in points.values())
-    sheet.span(axes, "y", LEAST_SPAN * fastest)
-    sheet.legend(axes)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from cook.record.record import ChainFigures, Record, SampledChain
 from cook.report.document import Block, Cells, Items, Section, figures
-from cook.report.numbers import counts, number, tokens_per_s, with_error
-from cook.report.ratios import acceptance_error, speed_interval
-from cook.report.speedups import speedup_text
+from cook.report.speedups import acceptance_error, speed_interval, speedup_text
+from cook.report.texts import counts, tokens_per_s, with_error
+from cook.units import number
 
 TITLE = "Other sampling chains"
 LEAD = (
@@ -40,19 +40,17 @@ def section(record: Record) -> Section:
 def chain_answers(record: Record) -> Iterator[str]:
     """What pays under each chain, a line each."""
     for chain in record.chains:
-        one = best(chain)
+        one, at = best(chain), f"at {_name(record, chain)}"
         gain = speedup(one, chain) if one is not None else None
         if one is None or gain is None:
-            why = chain.reason or "no draft was replayed"
-            yield f"at {_name(record, chain)}: not forecast: {why}"
+            yield f"{at}: not forecast: {chain.reason or 'no draft was replayed'}"
             continue
         rate, other = one.figures.acceptance_rate, one.rejection
-        yield (
-            f"at {_name(record, chain)}: {'' if gain > 1 else 'not worth it: '}{one.name} "
-            f"{gain:.2f}x no draft end to end, predicted"
-            + (f"; {rate:.1%} accepted" if rate is not None else "")
-            + (f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else "")
-        )
+        text = f"{at}: {'' if gain > 1 else 'not worth it: '}{one.name} {gain:.2f}x no draft end to"
+        text += " end, predicted"
+        text += f"; {rate:.1%} accepted" if rate is not None else ""
+        text += f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else ""
+        yield text
 
 
 def best(chain: SampledChain) -> ChainFigures | None:

@@ -2,51 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from cook.record.objective import Objective
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.document import Cells, Section, Text, figures
-from cook.report.numbers import number, tokens_per_s
-from cook.report.speedups import DECODE, ForecastCheck, factor_notes, forecast_check
+from cook.report.speedups import DECODE, WHOLE, factor_notes, positive, runs_of
+from cook.report.texts import tokens_per_s
+from cook.scoring.figures import figures as figures_of
+from cook.units import number
 
 TITLE = "Predicted and live"
 MOST_LABELS = 10
 
 
+@dataclass(frozen=True)
+class ForecastCheck:
+    """A forecast and the live speed on the same requests, tokens/s."""
+
+    predicted: float
+    live: float
+
+    @property
+    def off_by(self) -> float:
+        """predicted / live - 1."""
+        return self.predicted / self.live - 1
+
+
+def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> ForecastCheck | None:
+    """The candidate's forecast and its live run; None where it does not have both."""
+    guess, live = candidate.predicted, candidate.live
+    if guess is None or guess.on_live is None or live is None:
+        return None
+    if guess.on_live.requests != live.requests and candidate.prompts and guess.prompts:
+        known = set(guess.prompts.ids)  # some live requests have no forecast
+        runs = [run for run in runs_of(candidate.prompts) if run.id in known]
+        live = figures_of(runs) if runs else None
+    predicted = positive(objective.of(guess.on_live))
+    seen = positive(objective.of(live)) if live is not None else None
+    return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
+
+
 def section(record: Record) -> Section:
     """Candidates that have both figures, and how far apart they are."""
-    pairs = [(c, found) for c in record.candidates if (found := forecast_check(c)) is not None]
-    if not pairs:
+    checks = {c.name: found for c in record.candidates if (found := forecast_check(c))}
+    if not checks:
         return Section("forecast", TITLE, absent=_why(record))
+    both = [c for c in record.candidates if c.name in checks]
+    pick = record.pick.candidate
     table = figures(
         (
             *("candidate", "predicted t/s", "live t/s", "off by"),
             *("predicted decode t/s", "live decode t/s", "decode off by"),
         ),
-        ((c.name, *_cells(whole), *_cells(forecast_check(c, DECODE))) for c, whole in pairs),
-        pick=record.pick.candidate,
+        ((c.name, *_cells(checks[c.name]), *_cells(forecast_check(c, DECODE))) for c in both),
+        pick=pick,
     )
-    points = {candidate.name: found for candidate, found in pairs}
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, points, record.pick.candidate)
+        axes = sheet.axes("predicted, tokens/s", "live, tokens/s")
+        every = [speed for found in checks.values() for speed in (found.live, found.predicted)]
+        room = (max(every) - min(every)) * 0.15 or max(every) * 0.1
+        ends = max(0.0, min(every) - room), max(every) + room
+        axes.plot(ends, ends, "--", color=sheet.colour("muted"), linewidth=1.2)
+        axes.set(xlim=ends, ylim=ends)
+        for found in checks.values():
+            sheet.point(axes, found.predicted, found.live, sheet.colour("s0"), live=True)
+        points = [Named(f.predicted, f.live, name, name == pick) for name, f in checks.items()]
+        sheet.name(axes, points, MOST_LABELS)
 
     lead = (
         "Speeds on the requests that ran live; off by: predicted / live - 1. Nothing in a forecast "
         "is fitted to live runs. On the diagonal it was right."
     )
     plot = Plot("forecast", TITLE, table.alt("Predicted and live speed"), draw, height=360)
-    notes = [*(f"{note}." for note in factor_notes(record)), *check_notes(record)]
-    return Section("forecast", TITLE, lead, (plot, table, *(Text(n, quiet=True) for n in notes)))
+    notes = [*(f"{note}." for note in factor_notes(record)), *_check_notes(record)]
+    return Section("forecast", TITLE, lead, (plot, table, *map(Text, notes)))
 
 
-def check_notes(record: Record) -> Iterator[str]:
+def _check_notes(record: Record) -> Iterator[str]:
     """Whether replayed counts are the server's, what they would be by rejection sampling, and how
     they differ without any cause."""
     for candidate in record.candidates:
-        if (other := _by_rejection(candidate)) is not None:
-            yield other
+        guess = candidate.predicted
+        other = guess.rejection if guess is not None else None
+        if guess and other and candidate.live is not None and other.drafted:
+            rate = number(guess.figures.acceptance_rate, ".1%") or "nothing"
+            text = (
+                f"{candidate.name}: by the server's rule {rate} of drafted tokens are accepted as "
+                f"replayed, by rejection sampling {other.accepted / other.drafted:.1%} would be"
+            )
+            if other.decode_speed is not None:
+                own = guess.figures.decode_speed
+                text += f": {other.decode_speed:.2f} t/s decode in place of {own:.2f}"
+            yield text
         found = candidate.counts
         if found is None:
             continue
@@ -67,23 +118,6 @@ def check_notes(record: Record) -> Iterator[str]:
         )
 
 
-def _by_rejection(candidate: Candidate) -> str | None:
-    guess = candidate.predicted
-    found = guess.rejection if guess is not None else None
-    if guess is None or found is None or candidate.live is None or not found.drafted:
-        return None
-    rate = number(guess.figures.acceptance_rate, ".1%") or "nothing"
-    text = (
-        f"{candidate.name}: by the server's rule {rate} of drafted tokens are accepted as "
-        f"replayed, by rejection sampling {found.accepted / found.drafted:.1%} would be"
-    )
-    if found.decode_speed is not None:
-        text += (
-            f": {found.decode_speed:.2f} t/s decode in place of {guess.figures.decode_speed:.2f}"
-        )
-    return text
-
-
 def _cells(found: ForecastCheck | None) -> Cells:
     if found is None:
         return None, None, None
@@ -96,17 +130,3 @@ def _why(record: Record) -> str:
     if not any(c.predicted for c in record.candidates):
         return "nothing was predicted: every figure was measured live"
     return "no candidate has both a forecast and a live run"
-
-
-def _draw(sheet: Sheet, points: Mapping[str, ForecastCheck], pick: str | None) -> None:
-    axes = sheet.axes("predicted, tokens/s", "live, tokens/s")
-    every = [speed for found in points.values() for speed in (found.live, found.predicted)]
-    room = (max(every) - min(every)) * 0.15 or max(every) * 0.1
-    ends = max(0.0, min(every) - room), max(every) + room
-    axes.plot(ends, ends, "--", color=sheet.colour("muted"), linewidth=1.2)
-    axes.set_xlim(ends)
-    axes.set_ylim(ends)
-    for found in points.values():
-        sheet.point(axes, found.predicted, found.live, sheet.colour("s0"), live=True)
-    named = [Named(p.predicted, p.live, name, name == pick) for name, p in points.items()]
-    sheet.name(axes, named, MOST_LABELS)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cook.record.measured import Quality
 from cook.record.record import Record
 from cook.report.canvas import Named, Plot, Sheet
-from cook.report.compared import finite, label_of, order_of, picked_draft
+from cook.report.compared import label_of, order_of, picked_draft
 from cook.report.document import Block, Section, Table, Text, figures
-from cook.report.numbers import binary_unit, divergence, number, perplexity
-from cook.units import size
+from cook.report.texts import binary_unit, divergence, perplexity
+from cook.units import number, size
 
 TITLE = "Quality against size"
 MOST_LABELS = 12
+PLOTS = (
+    ("perplexity", "Perplexity (PPL)", "PPL"),
+    ("mean_kld", "Mean KL divergence (KLD), nats", "mean KLD"),
+)
+"""(attribute of the quality, title, column) of the figures, less of which is better."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +33,18 @@ class QualityPoint:
 
 def section(record: Record) -> Section:
     """Two plots, PPL and KLD, and the table of both."""
-    perplexities = _points(record, lambda q: (q.perplexity, q.perplexity_error))
-    divergences = _points(record, lambda q: (q.mean_kld, q.mean_kld_error))
-    if not perplexities and not divergences:
+    every = {name: _points(record, name) for name, *_ in PLOTS}
+    if not any(every.values()):
         reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
         return Section("quality", TITLE, absent=reasons[0] if reasons else "no quant was evaluated")
-    table = _table(record, {point.name for point in pareto(perplexities)})
-    source = record.source_quality.perplexity if record.source_quality else None
+    table = _table(record, {point.name for point in pareto(every["perplexity"])})
     blocks: list[Block] = []
-    for name, title, points, level in (
-        ("perplexity", "Perplexity (PPL)", perplexities, finite(source)),
-        ("divergence", "Mean KL divergence (KLD), nats", divergences, None),
-    ):
-        if points:
-            blocks.append(_plot(record, name, title, points, level, table))
+    for name, title, column in PLOTS:
+        if every[name]:
+            alt = table.only(("quant", "size", column)).alt(f"{title} against file size")
+            blocks.append(_plot(record, name, title, every[name], alt))
         else:
-            blocks.append(Text(f"{title}: not measured in this record.", quiet=True))
+            blocks.append(Text(f"{title}: not measured in this record."))
     lead = (
         "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
         "better than. Neither figure says how much a target accepts: see acceptance by category."
@@ -61,71 +61,52 @@ def pareto(points: Sequence[QualityPoint]) -> list[QualityPoint]:
     return front
 
 
-def _points(
-    record: Record, of: Callable[[Quality], tuple[float | None, float | None]]
-) -> list[QualityPoint]:
-    """Drafts that have the figure ``of`` their quality, which it gives with its error."""
+def _points(record: Record, name: str) -> list[QualityPoint]:
+    """Drafts that have the figure ``name``."""
     found = []
     for draft in record.drafts:
-        figure, error = map(finite, of(draft.quality)) if draft.quality else (None, None)
+        figure = getattr(draft.quality, name, None)
         if figure is not None and draft.file_bytes:
-            name = label_of(record, draft)
-            found.append(QualityPoint(name, draft.file_bytes, figure, error or 0.0))
+            error = getattr(draft.quality, f"{name}_error") or 0.0
+            found.append(QualityPoint(label_of(record, draft), draft.file_bytes, figure, error))
     return found
 
 
-def _plot(
-    record: Record,
-    name: str,
-    title: str,
-    points: Sequence[QualityPoint],
-    source: float | None,
-    table: Table,
-) -> Plot:
+def _plot(record: Record, name: str, title: str, points: Sequence[QualityPoint], alt: str) -> Plot:
+    order, best = order_of(record), picked_draft(record)
+
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, title, points, source, order_of(record), picked_draft(record))
-
-    kept = ("quant", "size", *(("PPL",) if name == "perplexity" else ("mean KLD",)))
-    return Plot(name, title, table.only(kept).alt(f"{title} against file size"), draw)
-
-
-def _draw(
-    sheet: Sheet,
-    title: str,
-    points: Sequence[QualityPoint],
-    source: float | None,
-    numbers: Mapping[str, int],
-    best: str | None,
-) -> None:
-    unit, word = binary_unit(max(p.size_bytes for p in points))
-    axes = sheet.axes(f"file, {word}", title)
-    front = pareto(points)
-    axes.plot(
-        [p.size_bytes / unit for p in front],
-        [p.figure for p in front],
-        color=sheet.colour("muted"),
-        linewidth=1.2,
-        drawstyle="steps-post",
-        zorder=1,
-    )
-    if source is not None:
-        sheet.level(axes, source, "source")
-    for point in points:
-        colour, marker = sheet.series(numbers.get(point.name, 0))
-        axes.errorbar(
-            [point.size_bytes / unit],
-            [point.figure],
-            yerr=[point.error],
-            fmt=marker,
-            color=colour,
-            markersize=6,
-            capsize=3,
-            elinewidth=1.2,
-            zorder=3,
+        unit, word = binary_unit(max(p.size_bytes for p in points))
+        axes = sheet.axes(f"file, {word}", title)
+        front = pareto(points)
+        axes.plot(
+            [p.size_bytes / unit for p in front],
+            [p.figure for p in front],
+            color=sheet.colour("muted"),
+            linewidth=1.2,
+            drawstyle="steps-post",
+            zorder=1,
         )
-    axes.margins(x=0.14, y=0.15)
-    named = [Named(p.size_bytes / unit, p.figure, p.name, p.name == best) for p in points]
-    sheet.name(axes, named, MOST_LABELS)
+        if name == "perplexity" and record.source_quality is not None:
+            sheet.level(axes, record.source_quality.perplexity, "source")
+        for point in points:
+            colour, marker = sheet.series(order[point.name])
+            axes.errorbar(
+                [point.size_bytes / unit],
+                [point.figure],
+                yerr=[point.error],
+                fmt=marker,
+                color=colour,
+                markersize=6,
+                capsize=3,
+                elinewidth=1.2,
+                zorder=3,
+            )
+        axes.margins(x=0.14, y=0.15)
+        named = [Named(p.size_bytes / unit, p.figure, p.name, p.name == best) for p in points]
+        sheet.name(axes, named, MOST_LABELS)
+
+    return Plot("divergence" if name == "mean_kld" else name, title, alt, draw)
 
 
 def _table(record: Record, front: set[str]) -> Table:

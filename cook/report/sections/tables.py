@@ -1,4 +1,4 @@
-"""Sections that are tables: all candidates, the same output, what was warned of, provenance."""
+"""Sections that are tables: the same output, what was warned of, provenance."""
 
 from __future__ import annotations
 
@@ -7,40 +7,11 @@ import shlex
 from cook.record.record import Record
 from cook.report.commands import ran_as
 from cook.report.compared import label_of
-from cook.report.document import Block, Cells, Code, Items, Section, Table, Text, figures
-from cook.report.numbers import number
-from cook.report.public import SAID
-from cook.report.speedups import speed_notes
-from cook.report.table import candidates_table, drafts_table, in_order, to_look_at
-from cook.units import size
+from cook.report.document import Block, Cells, Code, Items, Section, Text, figures
+from cook.report.public import NAMES_NOTE
+from cook.units import number, size
 
-FIRST = 12
-"""Candidates in sight at most; the rest is folded away."""
 MOST_REASONS = 200
-
-
-def candidates(record: Record) -> Section:
-    """One row a candidate, or a quant where nothing was scored."""
-    if not record.candidates:
-        return _quants(record)
-    sight = to_look_at(record)[:FIRST]
-    folded = [c for c in in_order(record) if c not in sight]
-    blocks: list[Block] = [candidates_table(record, sight)]
-    if notes := [f"{note}." for note in speed_notes(record)]:
-        blocks.append(Text(" ".join(notes), quiet=True))
-    if folded:
-        blocks.append(candidates_table(record, folded, f"{len(folded)} more candidates"))
-    lead = "Speedups are t/s over no draft's t/s. The pick is marked; a dash was not measured."
-    return Section("candidates", "All candidates", lead, tuple(blocks))
-
-
-def _quants(record: Record) -> Section:
-    sight, rest = record.drafts[:FIRST], record.drafts[FIRST:]
-    if not sight:
-        why = "the record has no quants and no candidates"
-        return Section("candidates", "All quants", absent=why)
-    folded = (drafts_table(rest, f"{len(rest)} more quants"),) if rest else ()
-    return Section("candidates", "All quants", blocks=(drafts_table(sight), *folded))
 
 
 def output(record: Record) -> Section:
@@ -106,20 +77,23 @@ def warnings(record: Record) -> Section:
 
 def provenance(record: Record) -> Section:
     """What made this record, so that it can be made again: machine, engines, files, steps."""
-    blocks: list[Block] = [_made(record), _files(record), _steps(record)]
-    commands = [
-        f"# {step.label}\n{shlex.join(ran_as(step.command))}"
-        for step in record.steps
-        if step.command
+    files = ((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts)
+    steps = ((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps)
+    file_titles, step_titles = ("quant", "size", "key", "file"), ("step", "state", "seconds", "key")
+    blocks: list[Block] = [
+        figures(("what", ""), (row for row in _made(record) if row[1]), title=None, words=("",)),
+        figures(file_titles, files, title="Draft files", words=("key", "file")),
+        figures(step_titles, steps, title="Steps", words=("state", "key")),
     ]
+    commands = [f"# {s.label}\n{shlex.join(ran_as(s.command))}" for s in record.steps if s.command]
     if commands:
         blocks.append(Code("\n\n".join(commands), title="Commands of the steps"))
     if record.recipe_text:
         blocks.append(Code(record.recipe_text, title="The recipe"))
-    return Section("provenance", "Provenance", SAID, tuple(blocks))
+    return Section("provenance", "Provenance", NAMES_NOTE, tuple(blocks))
 
 
-def _made(record: Record) -> Table:
+def _made(record: Record) -> list[Cells]:
     machine = record.machine
     rows: list[Cells] = [
         ("recipe", record.recipe),
@@ -139,19 +113,7 @@ def _made(record: Record) -> Table:
     if record.target:
         rows.append(("target", f"{record.target} ({size(record.target_bytes)})"))
     if record.prompts:
+        sampling = f"temperature {record.temperature:g}, at most {record.max_tokens} tokens"
         rows.append(("prompts", f"{record.prompts}, SHA-256 {record.prompts_sha256}"))
-        rows.append(
-            ("sampling", f"temperature {record.temperature:g}, at most {record.max_tokens} tokens")
-        )
-    return figures(("what", ""), (r for r in rows if r[1]), title=None, words=("",))
-
-
-def _files(record: Record) -> Table:
-    rows = ((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts)
-    titles = ("quant", "size", "key", "file")
-    return figures(titles, rows, title="Draft files", words=("key", "file"))
-
-
-def _steps(record: Record) -> Table:
-    rows = ((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps)
-    return figures(("step", "state", "seconds", "key"), rows, title="Steps", words=("state", "key"))
+        rows.append(("sampling", sampling))
+    return rows

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.compared import (
-    Basis,
-    Scored,
-    at_common_setting,
-    finite,
-    kind_of,
-    picked,
-    scored_as,
-)
+from cook.report.compared import Basis, Scored, at_common_setting, kind_of, picked, scored_as
 from cook.report.document import Section, figures
-from cook.report.numbers import number
+from cook.units import number
 
 TITLE = "Where the time goes"
 MOST_BARS = 16
@@ -31,20 +21,16 @@ PARTS = {
 }
 """Part -> (its colour, what it is)."""
 
-Bars = Mapping[str, Mapping[str, float]]
-"""Candidate -> part -> milliseconds for each token after the first."""
-
 
 def section(record: Record) -> Section:
-    """No draft, the pick as it is run, and every draft at one setting."""
-    kind = kind_of(record)
-    pick = record.pick.candidate
-    winner = picked(record)
+    """No draft, the pick as it is run, and every draft at one setting: ms a token after the
+    first."""
+    kind, pick, winner = kind_of(record), record.pick.candidate, picked(record)
     chosen, every = at_common_setting(record, kind)
     first = [c for c in record.candidates if c.draft is None]
     first += [winner] if winner is not None else []
     wanted = (*(scored_as(record, c, kind) for c in first), *every)
-    bars = {s.name: parts for s in wanted if s is not None and (parts := _parts(s, kind))}
+    bars = {s.candidate.name: parts for s in wanted if s is not None and (parts := _parts(s, kind))}
     if not bars:
         return Section("time", TITLE, absent="no candidate was timed")
     used = [part for part in PARTS if any(bar.get(part) for bar in bars.values())]
@@ -57,25 +43,39 @@ def section(record: Record) -> Section:
         title="Figures: ms a token",
         pick=pick,
     )
-    drawn = dict([*bars.items()][:MOST_BARS])
+    names = [*bars][:MOST_BARS]
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, drawn, used, pick)
+        axes = sheet.axes("milliseconds a token", grid="x")
+        starts = [0.0] * len(names)
+        for part in used:
+            widths = [bars[name].get(part, 0.0) for name in names]
+            colour = sheet.colour(PARTS[part][0])
+            axes.barh(range(len(names)), widths, left=starts, height=0.62, color=colour, label=part)
+            starts = [start + width for start, width in zip(starts, widths, strict=True)]
+        for row, total in enumerate(starts):
+            axes.annotate(
+                f"{total:.2f}", (total, row), xytext=(4, 0), textcoords="offset points", va="center"
+            )
+        sheet.rows(axes, names, 34, pick)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.margins(x=0.1)
+        axes.spines["left"].set_visible(False)
+        sheet.legend(axes, len(used))
 
-    height = 90 + 27 * len(drawn)
+    height = 90 + 27 * len(names)
     plot = Plot("time", TITLE, table.alt("Milliseconds a token"), draw, height, "full")
-    lead = "Milliseconds for each token, prompts included: no draft, the pick"
-    lead += f", every draft at {chosen}. " if chosen else ". "
-    lead += (
-        "Parts as predicted from measured times: "
-        if kind == "predicted"
-        else "Live servers separate no more than this: "
-    )
+    at = f", every draft at {chosen}" if chosen else ""
+    how = "Live servers separate no more than this"
+    if kind == "predicted":
+        how = "Parts as predicted from measured times"
+    lead = f"Milliseconds for each token, prompts included: no draft, the pick{at}. {how}: "
     lead += ", ".join(f"{part} is {PARTS[part][1]}" for part in used) + "."
     return Section("time", TITLE, lead, (plot, table))
 
 
 def _parts(one: Scored, kind: Basis) -> dict[str, float]:
+    """Milliseconds for each token after the first, by part."""
     found, guess = one.figures, one.candidate.predicted
     if found.tokens <= 0:
         return {}
@@ -91,24 +91,5 @@ def _parts(one: Scored, kind: Basis) -> dict[str, float]:
     elif found.prompt_ms is not None:
         parts["transport"] = max(0.0, rest_ms - found.prompt_ms)
     parts["prefill"] = found.prompt_ms if found.prompt_ms is not None else max(0.0, rest_ms)
-    usable = {n: ms / found.tokens for n, ms in parts.items() if finite(ms) is not None and ms >= 0}
+    usable = {part: ms / found.tokens for part, ms in parts.items() if ms >= 0}
     return usable if any(usable.values()) else {}
-
-
-def _draw(sheet: Sheet, bars: Bars, used: Sequence[str], pick: str | None) -> None:
-    axes = sheet.axes("milliseconds a token", grid="x")
-    starts = [0.0] * len(bars)
-    for part in used:
-        widths = [bar.get(part, 0.0) for bar in bars.values()]
-        colour = sheet.colour(PARTS[part][0])
-        axes.barh(range(len(bars)), widths, left=starts, height=0.62, color=colour, label=part)
-        starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    for row, total in enumerate(starts):
-        axes.annotate(
-            f"{total:.2f}", (total, row), xytext=(4, 0), textcoords="offset points", va="center"
-        )
-    sheet.rows(axes, [*bars], 34, pick)
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.margins(x=0.1)
-    axes.spines["left"].set_visible(False)
-    sheet.legend(axes, len(used))

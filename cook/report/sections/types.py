@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cook.record.measured import TypeSpan
-from cook.record.record import Draft, Record
+from cook.record.record import Record
 from cook.report.compared import best_of_each, kind_of, label_of, not_drawn, picked_draft
 from cook.report.document import Cells, Section, figures
-from cook.report.layer_map import LayerCell, LayerMap, map_plot, shade_of
-from cook.report.numbers import number
-from cook.report.plain import clipped
+from cook.report.layer_map import LayerCell, map_plot, shade_of
+from cook.report.texts import clipped
+from cook.units import number
 
 TITLE = "Types by layer and tensor group"
 MOST_MAPS = 6
@@ -16,7 +16,7 @@ MOST_MAPS = 6
 
 def section(record: Record) -> Section:
     """Maps of the pick's draft and a few others, and every draft's spans in a table."""
-    mapped = {label_of(record, d): d for d in record.drafts if d.types}
+    mapped = {label_of(record, d): d.types for d in record.drafts if d.types}
     if not mapped:
         return Section("types", TITLE, absent="no draft's file was read when this record was made")
     best = picked_draft(record)
@@ -25,10 +25,13 @@ def section(record: Record) -> Section:
     drawn = order[:MOST_MAPS]
     table = figures(
         ("quant", "group", "layers", "types (tensors a layer)", "bpw"),
-        (_row(name, span) for name in order for span in mapped[name].types),
+        (_row(name, span) for name in order for span in mapped[name]),
         words=("group", "types (tensors a layer)"),
     )
-    maps = [_map(name, mapped[name], best) for name in drawn]
+    maps = {
+        clipped(name, 34) + (" (the pick)" if name == best else ""): [*map(_cell, mapped[name])]
+        for name in drawn
+    }
     plot = map_plot("types", TITLE, table.alt("Bits per weight by layer and tensor group"), maps)
     lead = (
         "Bits per weight and types of the matrices, darker for more bits (lighter on a dark page); "
@@ -37,22 +40,13 @@ def section(record: Record) -> Section:
     return Section("types", TITLE, lead, (plot, *not_drawn(order, drawn), table))
 
 
-def _map(name: str, draft: Draft, best: str | None) -> LayerMap:
-    mark = " (the pick)" if name == best else ""
-    return LayerMap(clipped(name, 34) + mark, tuple(_cell(span) for span in draft.types))
-
-
 def _cell(span: TypeSpan) -> LayerCell:
-    bpw = number(span.bpw, ".2f") or "?"
+    bpw = number(span.bpw) or "?"
     names = " + ".join(span.types)
     counts = " + ".join(f"{name} x{count}" for name, count in span.types.items())
-    return LayerCell(
-        span.group,
-        span.first_layer,
-        span.last_layer,
-        None if span.bpw is None else shade_of(span.bpw),
-        (f"{counts if len(span.types) > 1 else names}  {bpw}", f"{names}  {bpw}", bpw),
-    )
+    texts = (f"{counts if len(span.types) > 1 else names}  {bpw}", f"{names}  {bpw}", bpw)
+    shade = None if span.bpw is None else shade_of(span.bpw)
+    return LayerCell(span.group, span.first_layer, span.last_layer, shade, texts)
 
 
 def _row(name: str, span: TypeSpan) -> Cells:

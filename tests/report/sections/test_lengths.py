@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.report.document import Table
-from cook.report.sections.lengths import lengths_that_would_do, section
+from cook.report.sections.lengths import section
 
 
 def table_of(record: object) -> Table:
@@ -45,14 +45,3 @@ def test_what_ran_live_is_its_live_speed(records: ModuleType) -> None:
     assert row[2] == "180.13"
     assert row[1] is not None
     assert row[1].startswith("~")
-
-
-def test_lengths_that_would_do_are_by_the_chance_to_be_within_the_margin(
-    records: ModuleType,
-) -> None:
-    record = records.record()
-    winner = record.candidate(record.pick.candidate)
-    assert lengths_that_would_do(record, winner) == ()
-    near = {**record.pick.within, "Q8_0 n_max=2": 0.06, "Q4_K_M n_max=2": 0.9}
-    record = replace(record, pick=replace(record.pick, within=near))
-    assert lengths_that_would_do(record, winner) == (2,)

@@ -1,46 +1,35 @@
-"""The table of all candidates: those to look at in sight, the others folded away."""
+"""Sections that are tables: whether the output is the same, warnings, provenance."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
 
-from cook.report.document import Table
-from cook.report.sections.tables import FIRST
-from cook.report.sections.tables import candidates as section
+from cook.report.document import Code, Items, Table, Text
+from cook.report.sections.tables import output, provenance, warnings
 
 
-def tables(blocks: tuple[object, ...]) -> list[Table]:
-    return [block for block in blocks if isinstance(block, Table)]
-
-
-def test_each_drafts_best_is_in_sight_and_every_candidate_is_there(records: ModuleType) -> None:
+def test_replies_are_counted_and_what_was_not_controlled_is_marked(records: ModuleType) -> None:
     record = records.record()
-    found = section(record)
-    assert found.title == "All candidates"
-    sight, folded = tables(found.blocks)
-    assert [row[0] for row in sight.rows] == [
-        "Q8_0 n_max=4",
-        "Q4_K_M n_max=4",
-        "IQ1_S n_max=4",
-        "no draft",
-    ]
-    assert sight.strong == 0
-    assert folded.title == "6 more candidates"
-    names = [row[0] for row in (*sight.rows, *folded.rows)]
-    assert sorted(str(n) for n in names) == sorted(c.name for c in record.candidates)
-    assert {len(row) for row in (*sight.rows, *folded.rows)} == {len(sight.columns)}
+    (table,) = output(record).blocks
+    assert isinstance(table, Table)
+    assert ("Q8_0 n_max=4", "11/12", "1", "0", "0", "0.040", "57", None) in table.rows
+    winner = record.candidate("Q8_0 n_max=4")
+    stopped = replace(winner, output=replace(winner.output, not_controlled="it ended"))
+    found = output(replace(record, candidates=(stopped,)))
+    assert Items(("Q8_0 n_max=4: not controlled: it ended",), marked=True) in found.blocks
 
 
-def test_many_live_candidates_do_not_fill_the_page(records: ModuleType) -> None:
-    record = records.record(tuple(f"Q{i}" for i in range(8)), (2, 4, 8), predicted=False)
-    sight, folded = tables(section(record).blocks)
-    assert len(sight.rows) == FIRST
-    assert len(folded.rows) == len(record.candidates) - FIRST
+def test_failed_steps_come_before_warnings_and_then_who_could_not_win(records: ModuleType) -> None:
+    failed, warned, table = warnings(records.record()).blocks
+    assert failed == Items(("quantize X failed: it crashed",), marked=True)
+    assert warned == Items(("4 of 20 timings were disturbed",), marked=True)
+    assert isinstance(table, Table)
+    assert table.rows[0] == ("IQ1_S n_max=16", "too large")
+    assert warnings(records.bare()).blocks == (Text("None."),)
 
 
-def test_quants_without_a_score(records: ModuleType) -> None:
-    record = replace(records.record(), candidates=())
-    (only,) = tables(section(record).blocks)
-    assert [row[0] for row in only.rows] == ["Q8_0", "Q4_K_M", "IQ1_S"]
-    assert only.strong is None
+def test_commands_and_the_recipe_are_there_to_be_copied(records: ModuleType) -> None:
+    found = {b.title: b.text for b in provenance(records.record()).blocks if isinstance(b, Code)}
+    assert found["Commands of the steps"] == "# imatrix (bundled)\nllama-imatrix -m 'a b'"
+    assert found["The recipe"].startswith("version: 1")

@@ -1,11 +1,32 @@
-"""How reports write figures: one form each, and nothing for what was not measured."""
+"""How reports write names and figures: names are data and may hold anything, figures have one form
+each, and what was not measured is nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import floor, log10
 
+from cook.output import printable
 from cook.record.measured import Figures, Quality
-from cook.units import number as number
+from cook.units import number
+
+
+def plain(text: str) -> str:
+    """``text`` with what acts instead of being seen as escapes; line ends and tabs stay."""
+    return printable(text, kept="\n\t")
+
+
+def clipped(text: str, most: int) -> str:
+    """:func:`plain` text of at most ``most`` characters; an ellipsis stands for the rest."""
+    clean = plain(text[: most + 1])
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def named(names: Iterable[str], most: int = 4, longest: int = 60) -> str:
+    """``A, B and 3 more``."""
+    every = list(names)
+    head = ", ".join(clipped(name, longest) for name in every[:most])
+    return head if len(every) <= most else f"{head} and {len(every) - most} more"
 
 
 def with_error(value: float | None, error: float | None, digits: int = 4) -> str | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from cook.record.measured import Figures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
-from cook.report.document import Cells, Table, figures
-from cook.report.numbers import counts, divergence, number, perplexity, tokens_per_s
-from cook.report.speedups import DECODE, WHOLE, speed_of, speedup_text
-from cook.units import size
+from cook.report.document import Block, Cells, Section, Table, Text, figures
+from cook.report.speedups import DECODE, WHOLE, speed_notes, speed_of, speedup_text
+from cook.report.texts import counts, divergence, perplexity, tokens_per_s
+from cook.units import number, size
 
 QUALITY = ("bpw", "PPL", "KLD")
 _SHORT = {
@@ -21,6 +21,28 @@ REPLAYED = "~"
 """Before counts of a replay and speeds of a forecast: the candidate did not run live."""
 SHOWN = 10
 """Rows that the short table has at most, for a terminal of the usual height."""
+FIRST = 12
+"""Rows in sight on a page at most; the rest is folded away."""
+
+
+def section(record: Record) -> Section:
+    """One row a candidate, or a quant where nothing was scored."""
+    if not record.drafts and not record.candidates:
+        why = "the record has no quants and no candidates"
+        return Section("candidates", "All quants", absent=why)
+    if not record.candidates:
+        sight, rest = record.drafts[:FIRST], record.drafts[FIRST:]
+        folded = (drafts_table(rest, f"{len(rest)} more quants"),) if rest else ()
+        return Section("candidates", "All quants", blocks=(drafts_table(sight), *folded))
+    first = to_look_at(record)[:FIRST]
+    others = [c for c in in_order(record) if c not in first]
+    blocks: list[Block] = [candidates_table(record, first)]
+    if notes := [f"{note}." for note in speed_notes(record)]:
+        blocks.append(Text(" ".join(notes)))
+    if others:
+        blocks.append(candidates_table(record, others, f"{len(others)} more candidates"))
+    lead = "Speedups are t/s over no draft's t/s. The pick is marked; a dash was not measured."
+    return Section("candidates", "All candidates", lead, tuple(blocks))
 
 
 def candidates_table(
