@@ -30,7 +30,7 @@ ROOMS = {
     "job": 6_468,
     "hub": 1_618,
     "logs": 1_299,
-    "report": 4_756,
+    "report": 4_127,
     "steps": 4_306,
     "scoring": 3_802,
     "record": 1_464,

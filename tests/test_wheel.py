@@ -53,7 +53,8 @@ def test_sources_and_notices_are_inside(names: set[str]) -> None:
         "cook/engines/worker/worker.c",
         "cook/recipe/recipe.schema.json",
     } <= names
-    assert {"cook/report/page/report.html", "cook/report/page/report.css"} <= names
+    page = ("report.html", "report.css", "report.md.jinja", "card.md.jinja", "report.mplstyle")
+    assert {f"cook/report/page/{name}" for name in page} <= names
     licences = {name.rpartition("/licenses/")[2] for name in names if "/licenses/" in name}
     assert {"LICENSE", "cook/demo/NOTICE", "imatrix/NOTICE"} <= licences
 

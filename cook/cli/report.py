@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def command(
     """
     from cook.errors import InputError
     from cook.record.find import find_record, find_search
-    from cook.report.writing import ReportRequest, printed, write_report
+    from cook.report.writing import printed, write_report
 
     if list_:
         _list(out, record)
@@ -75,12 +74,11 @@ def command(
 
             judgement = comparison.compare(found, against)
         shown = document(found)
-    wanted = ReportRequest(html, markdown, plots)
-    if wanted == ReportRequest() and judgement is None:
-        wanted = replace(wanted, html=path.with_suffix(".html"))
-    to_stdout = str(markdown) == "-"
-    written = write_report(shown, replace(wanted, markdown=None) if to_stdout else wanted)
-    text = printed(shown, plots) if to_stdout else None
+    if (html, markdown, plots, judgement) == (None, None, None, None):
+        html = path.with_suffix(".html")
+    text = printed(shown, plots) if str(markdown) == "-" else None
+    file = markdown if text is None else None
+    written = write_report(shown, html=html, markdown=file, plots=plots)
     answer: dict[str, Any] = {"record": path, "written": written, "markdown": text}
     if not search:
         answer["against"] = judgement and comparison.as_document(judgement)
@@ -88,8 +86,8 @@ def command(
     if text is not None:
         out.block(text)
     if text is None or search:
-        for file in written:
-            out.data(str(file))
+        for one in written:
+            out.data(str(one))
     if text is None and not search:
         _print_other_records(out, path)
     if judgement is not None:

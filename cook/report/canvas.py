@@ -119,8 +119,13 @@ class Sheet:
     def level(self, axes: Axes, y: float, text: str) -> None:
         """A dotted line across the axes at ``y``, with its name on it."""
         axes.axhline(y, color=self.colour("ink"), linestyle=":", linewidth=1.4)
-        at = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axes.annotate(text, (1, y), xytext=(-3, 4), ha="right", **at)
+        self.write(axes, text, (1, y), (-3, 4), xycoords=("axes fraction", "data"), ha="right")
+
+    def write(
+        self, axes: Axes, text: str, at: tuple[float, float], away: tuple[float, float], **how: Any
+    ) -> None:
+        """``text`` so many pixels ``away`` from the point ``at``."""
+        axes.annotate(text, at, xytext=away, textcoords="offset points", **how)
 
     def span(self, axes: Axes, axis: Literal["x", "y"], least: float) -> None:
         """An axis as long as ``least`` at least, so that a small difference does not look large."""
@@ -169,7 +174,7 @@ class Sheet:
 
     def ring(self, axes: Axes, x: float, y: float) -> None:
         """The mark of the pick around a point."""
-        edge = {"markerfacecolor": "none", "markeredgecolor": self.colour("pick")}
+        edge: Any = {"markerfacecolor": "none", "markeredgecolor": self.colour("pick")}
         axes.plot([x], [y], "o", markersize=15, markeredgewidth=1.8, zorder=5, **edge)
 
     def name(self, axes: Axes, points: Sequence[Named], most: int) -> None:
@@ -196,16 +201,9 @@ class Sheet:
             taken.append(boxes[dx, dy])
             if point.strong:
                 self.ring(axes, point.x, point.y)
-            axes.annotate(
-                text,
-                (point.x, point.y),
-                xytext=(dx, dy),
-                textcoords="offset points",
-                ha="left" if dx > 0 else "right",
-                va="center",
-                fontweight="bold" if point.strong else "normal",
-                zorder=6,
-            )
+            side, weight = "left" if dx > 0 else "right", "bold" if point.strong else "normal"
+            how = {"ha": side, "va": "center", "fontweight": weight, "zorder": 6}
+            self.write(axes, text, (point.x, point.y), (dx, dy), **how)
 
     def legend(self, axes: Axes, columns: int | None = None) -> None:
         """The legend above the axes, in ``columns`` or as many as fit a half-width drawing."""
@@ -227,8 +225,8 @@ def _cost(box: Any, taken: Sequence[Any], inside: Any) -> float:
     from matplotlib.transforms import Bbox
 
     common = (Bbox.intersection(box, other) for other in taken)
-    beyond = max(0.0, inside.x0 - box.x0) + max(0.0, box.x1 - inside.x1 - 4)
-    return sum(part.width * part.height for part in common if part) + 30 * beyond
+    beyond: float = max(0.0, inside.x0 - box.x0) + max(0.0, box.x1 - inside.x1 - 4)
+    return 30 * beyond + sum(float(part.width * part.height) for part in common if part)
 
 
 def inline_svg(plot: Plot) -> str:
@@ -266,7 +264,7 @@ def _draw(plot: Plot, colours: Colours, form: str, **how: Any) -> bytes:
     size = (WIDTHS[plot.width] / POINTS_PER_INCH, plot.height / POINTS_PER_INCH)
     stream = BytesIO()
     # "default" first: a reader's own matplotlibrc (LaTeX, sizes) is not what was designed here.
-    styles = ["default", PAGE / "report.mplstyle", {**themed, "svg.hashsalt": plot.name}]
+    styles: list[Any] = ["default", PAGE / "report.mplstyle", {**themed, "svg.hashsalt": plot.name}]
     with warnings.catch_warnings(), style.context(styles):
         # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

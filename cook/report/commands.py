@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ MEASURING = (
 requests that begin alike are to be fast, and the log is to say when. The speed of a request does
 not depend on them."""
 _CUSTOM = "--custom-q"
+_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-inf|-nan", re.IGNORECASE)
 # One rule a line reads best; llama-quantize wants them joined by commas.
 _JOIN = "sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'"
 
@@ -110,7 +112,7 @@ def by_option(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -
     lines = [quote(words[0])]
     waiting = False
     for word in words[1:]:
-        option = word.startswith("-") and not _is_number(word)
+        option = word.startswith("-") and not _NUMBER.fullmatch(word)
         if waiting and not option:
             lines[-1] += f" {quote(word)}"
         else:
@@ -119,9 +121,9 @@ def by_option(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -
     return lines
 
 
-def shell(words: Sequence[str]) -> str:
+def shell(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
     """A command over several lines."""
-    return _continued(by_option(words))
+    return " \\\n    ".join(by_option(words, quote))
 
 
 def script(comment: str, matrices: Sequence[StepRecord], steps: Sequence[StepRecord]) -> str:
@@ -164,16 +166,4 @@ def _script_lines(
             name = "threads" if place in threads else names.get(word, "")
         quoted.append(f'"${name}"' if name else shlex.quote(word))
     texts = iter(quoted)
-    return [*lines, _continued(by_option(words, lambda _: next(texts)))]
-
-
-def _continued(lines: Sequence[str]) -> str:
-    return " \\\n    ".join(lines)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+    return [*lines, shell(words, lambda _: next(texts))]

@@ -8,14 +8,14 @@ gave relative to itself stay.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from cook.paths import cook_home
-from cook.record.record import Draft, Record
+from cook.record.record import Record
 from cook.record.search_record import SearchRecord
 from cook.report.commands import quantize_command, quantize_step
 
@@ -30,16 +30,26 @@ _HOMES = ("home", "Users")
 
 def public(record: Record, names: Mapping[str, str] | None = None) -> Record:
     """``record`` with the name of each file for its path; ``names`` gives paths other names."""
-    known = {path: _name(path) for path in _paths(record)}
+    commands = (one.command for one in (*record.candidates, *record.steps))
+    paths = (record.target, *(d.path or "" for d in record.drafts), *record.command)
+    known = _whole_paths(word for words in (paths, *commands) for word in words)
     for draft in record.drafts:
-        known |= _draft_names(record, draft)
+        # A quant that cook made is called after itself: in the store all have one name.
+        step = quantize_step(record, draft)
+        made = quantize_command(step) if step else None
+        if made is not None:
+            known |= {path: f"{draft.quant}.gguf" for path in (made.output, draft.path) if path}
     return _shortened(record, _Names({**known, **(names or {})}))
 
 
 def public_search(record: SearchRecord) -> SearchRecord:
     """The same of a search."""
-    words = (record.target, *record.command)
-    return _shortened(record, _Names({word: _name(word) for word in words if word.startswith("/")}))
+    return _shortened(record, _Names(_whole_paths((record.target, *record.command))))
+
+
+def _whole_paths(words: Iterable[str]) -> dict[str, str]:
+    """The names of those that are a whole path, whatever characters it has."""
+    return {word: _name(word) for word in words if word.startswith("/")}
 
 
 def _shortened(record: R, names: _Names) -> R:
@@ -51,25 +61,6 @@ def _shortened(record: R, names: _Names) -> R:
     own = PurePosixPath(program).name in ("__main__.py", "cook")
     command = ("cook" if own else names(program), *map(names, rest))
     return replace(found, command=command)
-
-
-def _draft_names(record: Record, draft: Draft) -> dict[str, str]:
-    """A quant that cook made is called after itself: in the store all have one name."""
-    step = quantize_step(record, draft)
-    made = quantize_command(step) if step else None
-    if made is None:
-        return {}
-    return {path: f"{draft.quant}.gguf" for path in (made.output, draft.path) if path}
-
-
-def _paths(record: Record) -> Iterator[str]:
-    """Words that are a whole path, whatever characters it has."""
-    words = [record.target, *(d.path or "" for d in record.drafts), *record.command]
-    for command in (*(c.command for c in record.candidates), *(s.command for s in record.steps)):
-        words += command
-    for word in words:
-        if word.startswith("/"):
-            yield word
 
 
 def _name(path: str) -> str:

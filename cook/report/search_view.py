@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import log2
+from typing import Any
 
 from cook.record.search_record import Finalist, SearchRecord
 from cook.report.canvas import Named, Plot, Sheet
@@ -209,7 +210,7 @@ def front_plot(record: SearchRecord) -> Plot | None:
         axes = sheet.axes(f"draft's file, {word}", "tokens a cycle")
         ink, muted, grid = map(sheet.colour, ("ink", "muted", "grid"))
         if line:
-            style = {"color": muted, "linewidth": 1.4, "zorder": 1}
+            style: Any = {"color": muted, "linewidth": 1.4, "zorder": 1}
             axes.plot(*zip(*line, strict=True), label="the front, predicted", **style)
         axes.axvline(record.aim.max_bytes / unit, color=ink, linestyle=":", linewidth=1.2)
         if record.enough_bytes is not None and line:
@@ -258,7 +259,8 @@ def scaled_front(record: SearchRecord) -> list[tuple[int, float]]:
         """The length at its size; None outside of the front."""
         if not points or not points[0][0] <= finalist.size_bytes <= points[-1][0] * 1.02:
             return None
-        return float(np.interp(finalist.size_bytes, *zip(*points, strict=True)))
+        sizes, lengths = (np.array(column) for column in zip(*points, strict=True))
+        return float(np.interp(finalist.size_bytes, sizes, lengths))
 
     allocated = [f for f in record.finalists if f.family in ("found", "kld")]
     pairs = [(f.replayed.acceptance_length, predicted(f)) for f in allocated]

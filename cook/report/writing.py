@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from cook.errors import InputError
 from cook.files import atomic_write
+from cook.report import html as page
+from cook.report.canvas import png, svg_file
 from cook.report.document import Document
+from cook.report.markdown import markdown as text
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """Where to write what; ``markdown`` may be ``-``, which is left to the caller to print."""
-
-    html: Path | None = None
-    markdown: Path | None = None
-    plots: Path | None = None
-
-
-def write_report(document: Document, wanted: ReportRequest) -> tuple[Path, ...]:
+def write_report(
+    document: Document,
+    *,
+    html: Path | None = None,
+    markdown: Path | None = None,
+    plots: Path | None = None,
+) -> tuple[Path, ...]:
     """The files written, each whole or absent; InputError where a place can't be written to."""
     written: list[Path] = []
-    if wanted.plots is not None:
-        from cook.report.canvas import png, svg_file
-
+    if plots is not None:
         for plot in document.plots:
             written += [
-                _put(wanted.plots / f"{plot.name}.svg", svg_file(plot).encode()),
-                _put(wanted.plots / f"{plot.name}.png", png(plot)),
-                _put(wanted.plots / f"{plot.name}-dark.png", png(plot, dark=True)),
+                _put(plots / f"{plot.name}.svg", svg_file(plot).encode()),
+                _put(plots / f"{plot.name}.png", png(plot)),
+                _put(plots / f"{plot.name}-dark.png", png(plot, dark=True)),
             ]
-    if wanted.html is not None:
-        from cook.report.html import html
-
-        written.append(_put(wanted.html, html(document).encode()))
-    if wanted.markdown is not None:
-        text = printed(document, wanted.plots, wanted.markdown.parent)
-        written.append(_put(wanted.markdown, text.encode()))
+    if html is not None:
+        written.append(_put(html, page.html(document).encode()))
+    if markdown is not None:
+        written.append(_put(markdown, printed(document, plots, markdown.parent).encode()))
     return tuple(written)
 
 
 def printed(document: Document, plots: Path | None = None, directory: Path = Path()) -> str:
     """The Markdown; links to ``plots`` are relative to ``directory``."""
-    from cook.report.markdown import markdown
-
     if plots is None:
-        return markdown(document)
-    return markdown(document, PurePath(os.path.relpath(plots, directory)))
+        return text(document)
+    return text(document, PurePath(os.path.relpath(plots, directory)))
 
 
 def _put(path: Path, content: bytes) -> Path:

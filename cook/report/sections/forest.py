@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cook.record.record import Record
 from cook.report.candidates import speeds_table
@@ -87,7 +88,7 @@ def _plot(name: str, title: str, table: Table, rows: Sequence[Speedup], pick: st
         axes.axvline(1, color=sheet.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
         axes.text(1, -0.62, " no draft", va="center", ha="left")
         axes.spines["left"].set_visible(False)
-        dots = {"markersize": 3.2, "color": sheet.colour("muted"), "zorder": 2}
+        dots: Any = {"markersize": 3.2, "color": sheet.colour("muted"), "zorder": 2}
         for place, row in enumerate(rows):
             slower, strong = row.ratio < 1, row.name == pick
             each = [ratio for ratio in row.each if left < ratio < right]
@@ -97,14 +98,10 @@ def _plot(name: str, title: str, table: Table, rows: Sequence[Speedup], pick: st
                 ends = max(row.interval.low, left), min(row.interval.high, right)
             colour = sheet.colour("s1" if slower else "pick" if strong else "s0")
             sheet.point(axes, row.ratio, place, colour, live=row.live, x_ends=ends)
-            axes.annotate(
-                f"{row.ratio:.2f}x",
-                (1.02, place),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                color=sheet.colour("s1" if slower else "ink"),
-                fontweight="bold" if slower or strong else "normal",
-            )
+            how = {"xycoords": ("axes fraction", "data"), "va": "center"}
+            how["color"] = sheet.colour("s1" if slower else "ink")
+            how["fontweight"] = "bold" if slower or strong else "normal"
+            sheet.write(axes, f"{row.ratio:.2f}x", (1, place), (8, 0), **how)
         sheet.rows(axes, [row.name for row in rows], 30, pick)
         kinds = {"live" if row.live else "predicted" for row in rows}
         sheet.legend_of_kinds(axes, sorted(kinds))

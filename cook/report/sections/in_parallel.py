@@ -56,9 +56,9 @@ def section(record: Record) -> Section:
             for slots, speed in found.items():
                 if (live := speed.live_tokens_per_s) is not None:
                     sheet.point(axes, slots, live, sheet.series(index)[0], live=True)
-        above = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
         for slots, speed in best.items():
-            axes.annotate(_length(speed), (slots, speed.predicted_tokens_per_s), **above)
+            at = (slots, speed.predicted_tokens_per_s)
+            sheet.write(axes, _length(speed), at, (0, 9), ha="center")
         axes.set_xticks(sorted({*bare, *best}))
         axes.set_ylim(0, None)
         axes.margins(x=0.1, y=0.15)

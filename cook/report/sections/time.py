@@ -54,9 +54,7 @@ def section(record: Record) -> Section:
             axes.barh(range(len(names)), widths, left=starts, height=0.62, color=colour, label=part)
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
         for row, total in enumerate(starts):
-            axes.annotate(
-                f"{total:.2f}", (total, row), xytext=(4, 0), textcoords="offset points", va="center"
-            )
+            sheet.write(axes, f"{total:.2f}", (total, row), (4, 0), va="center")
         sheet.rows(axes, names, 34, pick)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.margins(x=0.1)
