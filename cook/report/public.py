@@ -30,7 +30,7 @@ _HOMES = ("home", "Users")
 
 def public(record: Record, names: Mapping[str, str] | None = None) -> Record:
     """``record`` with the name of each file for its path; ``names`` gives paths other names."""
-    commands = (one.command for one in (*record.candidates, *record.steps))
+    commands = (*(c.command for c in record.candidates), *(s.command for s in record.steps))
     paths = (record.target, *(d.path or "" for d in record.drafts), *record.command)
     known = _whole_paths(word for words in (paths, *commands) for word in words)
     for draft in record.drafts:
