@@ -27,12 +27,12 @@ ROOMS = {
     "inspection": 353,
     "score_url": 229,
     "search": 2_028,
-    "job": 6_468,
+    "job": 6_248,
     "hub": 1_618,
     "logs": 1_299,
     "report": 4_127,
     "steps": 4_306,
-    "scoring": 3_802,
+    "scoring": 3_584,
     "record": 1_464,
     "recipe": 6_560,
     "trace": 1_203,
@@ -60,6 +60,26 @@ itself. Raising a number is a line in the commit that says what was removed for 
 MOST_OTHER_LINES = 3_000
 """Of C, templates and tables in cook/, which stand in for Python."""
 MOST_BENCH_LINES = 1_800
+WAY = {
+    "cook.scoring.simulate": "a replay's arrays become steps of the engine's loop",
+    "cook.scoring.price": "steps become requests with their times",
+    "cook.job.forecast": "one forecast of every candidate",
+    "cook.scoring.figures": "requests become ratios of sums",
+    "cook.scoring.compare": "forecast and live requests become standings",
+    "cook.job.dealing": "who is dealt a block, and the live requests of it",
+    "cook.job.decide": "forecasts, blocks and standings become a decision",
+    "cook.job.sentence": "the decision becomes candidates, the pick and its sentence",
+}
+"""From a replay's arrays to the pick sentence, in this order: what is handed on in between is of
+these modules' types, or of the record's (`PromptRun`, `Figures`, `Candidate`, `Pick`)."""
+BESIDE_THE_WAY = {
+    "cook.job.counts": "how far counts differ between shapes of a batch",
+    "cook.job.layout": "which steps run",
+    "cook.scoring.batch_curve": "what a step takes, as timed or typed",
+    "cook.scoring.ngram": "n-grams draft from the trace alone: there is no replay of them",
+}
+"""What the way looks up, each with what it says: no figure of a replay passes through these."""
+WAY_LINES, WAY_TYPES = 1_999, 13
 OTHER_SUFFIXES = (".c", ".h", ".cmake", ".css", ".html", ".jinja", ".mplstyle", ".tsv")
 ANYONE = {"cook", "cook.errors"}
 TESTS = Path(__file__).parent
@@ -87,7 +107,6 @@ UNIMPORTED = {
     "cook.documents.faults": "tests/recipe/test_load.py: every fault of a recipe is told by it",
     "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
-    "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
 }
 """Modules that no test file without an engine imports, each with the reason."""
 ACROSS = {
@@ -198,6 +217,29 @@ def test_no_room_outgrows_its_number_of_lines() -> None:
     others = [path for path in ROOT.rglob("*") if path.suffix in OTHER_SUFFIXES]
     assert sum(map(lines, others)) <= MOST_OTHER_LINES
     assert sum(map(lines, (TESTS.parent / "bench").glob("*.py"))) <= MOST_BENCH_LINES
+
+
+def test_the_way_from_a_replay_to_the_pick_is_short() -> None:
+    """Eight modules that import one another, and none that lies between them."""
+    known, edges = modules(), imports()
+    way = list(WAY)
+    assert len(way) <= 8
+    assert sum(lines(known[name]) for name in way) <= WAY_LINES
+    types = [
+        node.name
+        for name in way
+        for node in ast.parse(known[name].read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(types) <= WAY_TYPES
+    linked = {name for one in way for name in (one, *edges[one]) if edges[one] & set(way)}
+    assert set(way) <= linked, "each imports another of them, or is imported by one"
+    between = {
+        name
+        for name in set().union(*(edges[one] for one in way)) - set(way)
+        if room(name) in ("job", "scoring") and edges[name] & set(way)
+    }
+    assert between == set(BESIDE_THE_WAY)
 
 
 def test_a_file_name_means_one_thing() -> None:

@@ -1,4 +1,4 @@
-"""From what ran to the record: figures, quality, speedups, and the pick."""
+"""From what ran to the record: candidates, the pick, warnings, and every step."""
 
 from __future__ import annotations
 
@@ -6,226 +6,166 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
 
-from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.job.counts import replayed, rival_counts
-from cook.job.decide import DECODE, WHOLE, Aim, Decision
+from cook.job.decide import Decision
 from cook.job.drafts import draft_records, reference_quality, why_not
-from cook.job.layout import Checks, Configuration, ForecastPlan, Layout
-from cook.job.sentence import nothing_qualifies, pick_sentence
+from cook.job.layout import Configuration, ForecastPlan, Layout
+from cook.job.prepare import Prepared
+from cook.job.sentence import DECODE, WHOLE, nothing_qualifies, picked
 from cook.job.slot_speeds import InParallel
 from cook.job.what_if import rejection, under
-from cook.provenance import HubOrigin, cook_version, machine
-from cook.recipe.load import LoadedRecipe
+from cook.provenance import cook_version, machine
 from cook.recipe.rules import some
-from cook.recipe.schema import Recipe, ScoreSpec
-from cook.record.measured import (
-    ImatrixCoverage,
-    LayerCoverage,
-    NoiseFloor,
-    Prediction,
-    Rejection,
-)
+from cook.record.measured import ImatrixCoverage, LayerCoverage, NoiseFloor, Rejection
 from cook.record.objective import Objective
-from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
-    ChainFigures,
-    Excluded,
+    Factors,
     Pick,
     Record,
     SampledChain,
     Serving,
     StepRecord,
 )
-from cook.scoring.compare import interval, paired
-from cook.scoring.figures import by_category, by_prompt, figures, output_check
-from cook.scoring.sampled import SampledPrediction
+from cook.scoring.compare import Row, common, log_ratio, sides
+from cook.scoring.figures import by_prompt
+from cook.scoring.live_checks import output_check
 from cook.scoring.simulate import PROFILES, RULES
 from cook.steps.checks import SelfCheckStep
-from cook.steps.deal import DealStep
 
 if TYPE_CHECKING:
     from cook.steps.imatrix import ImatrixStep
 
 
-@dataclass(frozen=True)
-class Finished:
-    """One build as it went: what was asked, what was left out, what came of every step."""
-
-    loaded: LoadedRecipe
-    demo: bool
-    layouts: tuple[Layout, ...]
-    left_out: tuple[Excluded, ...]
-    outcomes: Outcomes
-    decision: Decision | None = None
-    origins: tuple[HubOrigin, ...] = ()
-    parallel: InParallel | None = None
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.loaded.recipe
-
-    @property
-    def forecasts(self) -> tuple[ForecastPlan, ...]:
-        return tuple(layout.forecast for layout in self.layouts if layout.forecast is not None)
-
-    @property
-    def deals(self) -> tuple[DealStep, ...]:
-        """The blocks that were dealt, in their order."""
-        return tuple(self.decision.dealing.steps) if self.decision is not None else ()
-
-    @property
-    def aim(self) -> Aim:
-        """What the recipe asks for."""
-        return aim_of(self.recipe)
-
-    def layout_of(self, configuration: Configuration) -> Layout:
-        """That of its engine."""
-        return next(m for m in self.layouts if m.engine.name == configuration.key.engine)
-
-
-def aim_of(recipe: Recipe) -> Aim:
-    """The ``pick`` of ``recipe``, with the weights that its figures have."""
-    wanted = recipe.pick
-    weights = recipe.score.weights if recipe.score else None
-    return Aim(Objective(wanted.maximize), wanted.confidence, wanted.margin, weights)
-
-
-def assemble(finished: Finished) -> Record:
-    """The record of a build. Pure: reads only what is in ``finished``."""
-    outcomes, recipe = finished.outcomes, finished.recipe
-    layout = finished.layouts[0]  # target and prompts are the same for every engine
-    drafts = draft_records(finished.layouts, outcomes)
-    candidates = _candidates(finished)
+def assemble(
+    prepared: Prepared,
+    outcomes: Outcomes,
+    decision: Decision | None = None,
+    parallel: InParallel | None = None,
+) -> Record:
+    """The record of a build: what was asked, what came of every step, and what was decided. Pure:
+    reads only what is given."""
+    recipe, layouts = prepared.recipe, prepared.layouts
+    layout = layouts[0]  # target and prompts are the same for every engine
+    parallel = parallel or InParallel()
+    candidates: tuple[Candidate, ...] = ()
+    sentence = nothing_qualifies(())
+    asked = recipe.pick
+    pick = Pick(None, sentence, asked.maximize, asked.confidence, asked.margin, None, (), ())
+    if decision is not None:
+        ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
+        rest = [c for one in layouts for c in one.grid if c.key not in ran]
+        configurations = [*ran.values(), *rest]
+        found, pick = picked(decision, configurations)
+        drawn: dict[CandidateKey, Rejection] = {}
+        for forecaster in decision.forecasters.values():
+            drawn |= rejection(forecaster)
+        candidates = tuple(
+            _checked(_with_rejection(one, drawn), configuration, layouts, decision, outcomes)
+            for one, configuration in zip(found, configurations, strict=True)
+        )
+    timings = _timings(layouts, outcomes, decision, parallel)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=tuple(sys.argv),
         machine=machine(),
-        engines={m.engine.name: m.engine.identity for m in finished.layouts},
+        engines={one.engine.name: one.engine.identity for one in layouts},
         recipe=recipe.name,
-        recipe_sha256=finished.loaded.sha256,
-        recipe_text=finished.loaded.text,
-        demo=finished.demo,
+        recipe_sha256=prepared.loaded.sha256,
+        recipe_text=prepared.loaded.text,
+        demo=prepared.demo,
         target=str(layout.target.path) if layout.target else "",
         target_bytes=layout.target.size_bytes if layout.target else 0,
         target_digest=layout.target.digest if layout.target else None,
         target_description=layout.target_description,
-        defaults={m.engine.name: dict(m.engine.defaults) for m in finished.layouts},
+        defaults={one.engine.name: dict(one.engine.defaults) for one in layouts},
         prompts=layout.prompts.name if layout.prompts else "",
         prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
         temperature=recipe.score.sampling.to_sampling().temperature if recipe.score else 0.0,
         source_quality=reference_quality(layout, outcomes),
-        drafts=drafts,
+        drafts=draft_records(layouts, outcomes),
         candidates=candidates,
-        left_out=finished.left_out,
-        pick=_pick(finished, candidates),
-        warnings=_warnings(finished, candidates),
-        steps=_steps(finished),
-        noise=_noise(finished),
-        factors=finished.decision.factors() if finished.decision else (),
-        together=finished.decision.dealing.together
-        if finished.decision and finished.deals
-        else None,
+        left_out=(
+            *(out for one in layouts for out in one.left_out),
+            *(decision.left_out if decision is not None else ()),
+            *parallel.left_out,
+        ),
+        pick=pick,
+        warnings=_warnings(layouts, outcomes, decision, candidates, timings),
+        steps=_steps(layouts, outcomes, decision, parallel),
+        noise=_noise(decision) if decision is not None else (),
+        factors=_factors(decision) if decision is not None else (),
+        together=decision.dealing.together if decision and decision.dealing.steps else None,
         imatrix=imatrix_coverage(layout.imatrix, outcomes),
-        disturbed=len(_disturbed(finished)[0]),
-        sources=finished.origins,
-        replayed=tuple(replayed(finished.forecasts, outcomes)),
-        slots=finished.parallel.speeds if finished.parallel is not None else (),
-        chains=_chains(finished),
+        disturbed=sum(bool(one.warnings) for one in timings),
+        sources=prepared.origins,
+        replayed=tuple(replayed(_plans(layouts), outcomes)),
+        slots=parallel.speeds,
+        chains=_chains(decision) if decision is not None else (),
     )
 
 
-def _candidates(finished: Finished) -> tuple[Candidate, ...]:
-    """No draft, what ran live, and the rest."""
-    decision, score = finished.decision, finished.recipe.score
-    if score is None or decision is None:
-        return ()
-    ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
-    rest = [c for layout in finished.layouts for c in layout.grid if c.key not in ran]
-    drawn: dict[CandidateKey, SampledPrediction] = {}
-    for forecaster in decision.forecasters.values():
-        drawn |= rejection(forecaster)
-    return tuple(
-        _candidate(finished, decision, score, c, drawn.get(c.key)) for c in (*ran.values(), *rest)
-    )
+def _plans(layouts: Sequence[Layout]) -> list[ForecastPlan]:
+    return [layout.forecast for layout in layouts if layout.forecast is not None]
 
 
-def _candidate(
-    finished: Finished,
-    decision: Decision,
-    score: ScoreSpec,
+def _with_rejection(one: Candidate, drawn: Mapping[CandidateKey, Rejection]) -> Candidate:
+    if one.predicted is None:
+        return one
+    return replace(one, predicted=replace(one.predicted, rejection=drawn.get(one.key)))
+
+
+def _checked(
+    one: Candidate,
     configuration: Configuration,
-    drawn: SampledPrediction | None,
+    layouts: Sequence[Layout],
+    decision: Decision,
+    outcomes: Outcomes,
 ) -> Candidate:
-    key, outcomes, aim = configuration.key, finished.outcomes, finished.aim
-    row, base = decision.row(key), decision.base
-    runs = row.live if row is not None else ()
-    live = figures(runs, score.weights) if runs else None
-    speedup = decode_speedup = between = None
-    if row is not None and base is not None and runs:
-        logs = [paired(row, base, one, score.weights) for one in (WHOLE, DECODE)]
-        speedup, decode_speedup = (None if log is None else math.exp(log) for log in logs)
-        if key != base.key:
-            between = interval(runs, base.live, WHOLE, score.weights, aim.confidence, about=logs[0])
-    layout, dealt = finished.layout_of(configuration), decision.dealing.dealt(key)
-    started = list(dealt.outcomes(outcomes.result)) if dealt is not None else []
-    checks = Checks()
-    if dealt is not None:
-        checks = layout.checks(
-            configuration, dealt, decision.dealing.dealt(CandidateKey(key.engine))
-        )
+    """A candidate with how its server runs, and what was checked of its live requests."""
+    key, live = one.key, configuration.live
+    one = replace(
+        one,
+        reason=_why_not_live(configuration, decision) if one.live is None else None,
+        serving=Serving(live.context, live.target_args, live.draft_args, live.draft_context),
+    )
+    other, dealt = decision.dealing.on_reference.get(key), decision.dealing.dealt(key)
+    if dealt is None:
+        return replace(one, reference=by_prompt(other, live=True) if other else None)
+    layout = next(each for each in layouts if each.engine.name == key.engine)
+    started = list(dealt.outcomes(outcomes.result))
+    checks = layout.checks(configuration, dealt, decision.dealing.dealt(CandidateKey(key.engine)))
     compared = outcomes.result(checks.compare) if checks.compare else None
     control = outcomes.result(checks.control) if checks.control else None
     uncontrolled = why_not(checks.control, outcomes) if checks.control and not control else None
     counts = outcomes.result(checks.counts) if checks.counts else None
-    counts_reason = _why_not_counted(checks.counts, outcomes) if checks.counts else None
-    if key.ngram is not None and dealt is not None:
+    why_not_counted = _why_not_counted(checks.counts, outcomes) if checks.counts else None
+    if key.ngram is not None:
         forecaster = decision.forecasters.get(key.engine)
-        found = rival_counts(key, dealt, forecaster) if forecaster is not None else None
-        counts, counts_reason = found, None if found else "the engine returns no token ids"
-    return Candidate(
-        name=configuration.name,
-        engine=key.engine,
-        draft=key.draft,
-        settings=key.settings,
-        cache_type=key.cache_type,
-        live=live,
-        reason=None if live is not None else _why_not_live(configuration, decision),
-        categories=by_category(runs),
-        speedup=speedup,
-        speedup_interval=between,
-        decode_speedup=decode_speedup,
+        counts = rival_counts(key, dealt, forecaster) if forecaster is not None else None
+        why_not_counted = None if counts else "the engine returns no token ids"
+    return replace(
+        one,
         output=output_check(compared, control, uncontrolled) if compared else None,
-        server_peak_rss_bytes=max((one.peak_rss_bytes for one in started), default=None),
+        server_peak_rss_bytes=max((each.peak_rss_bytes for each in started), default=None),
         command=started[0].command if started else (),
-        predicted=_prediction(decision, score, key, runs, drawn),
         counts=counts if counts and counts.requests else None,
-        counts_reason=counts_reason,
-        prompts=by_prompt(runs, live=True) if runs else None,
-        serving=Serving(
-            configuration.live.context,
-            configuration.live.target_args,
-            configuration.live.draft_args,
-            configuration.live.draft_context,
-        ),
+        counts_reason=why_not_counted,
         starts=len(started) or None,
-        reference=by_prompt(other, live=True)
-        if (other := decision.dealing.on_reference.get(key))
-        else None,
+        reference=by_prompt(other, live=True) if other else None,
         log=started[0].log if started else None,
-        ngram=key.ngram,
     )
 
 
@@ -236,14 +176,9 @@ def _why_not_live(configuration: Configuration, decision: Decision) -> str:
         return known[name]
     if configuration.draft is not None and configuration.draft.name in decision.dropped:
         return decision.dropped[configuration.draft.name]
-    if configuration.key in {f.key for f in decision.forecasts}:
+    if configuration.key in decision.forecasts:
         return "predicted; not among the finalists"
     return "not run"
-
-
-def _ratio(value: float | None, reference: float | None) -> float | None:
-    """``value / reference`` where both exist."""
-    return value / reference if value is not None and reference else None
 
 
 def _why_not_counted(counts: SelfCheckStep, outcomes: Outcomes) -> str | None:
@@ -258,161 +193,73 @@ def _why_not_counted(counts: SelfCheckStep, outcomes: Outcomes) -> str | None:
     )
 
 
-def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
-    if finished.decision is None:
-        return ()
-    confidence = finished.recipe.pick.confidence
-    times = NormalDist().inv_cdf((1 + confidence) / 2)
+def _noise(decision: Decision) -> tuple[NoiseFloor, ...]:
+    times = NormalDist().inv_cdf((1 + decision.confidence) / 2)
     return tuple(
-        NoiseFloor(engine, confidence, times * deviation)
-        for engine, deviation in finished.decision.acceptance_sd.items()
+        NoiseFloor(engine, decision.confidence, times * deviation)
+        for engine, deviation in decision.acceptance_sd.items()
         if deviation is not None
     )
 
 
-def _prediction(
-    decision: Decision,
-    score: ScoreSpec,
-    key: CandidateKey,
-    live: Sequence[PromptRun],
-    drawn: SampledPrediction | None,
-) -> Prediction | None:
-    """The forecast of a candidate, and how far off its live requests show it to be."""
-    forecasts = {f.key: f for f in decision.forecasts}
-    forecast = forecasts.get(key)
-    if forecast is None:
-        return None
-    said = figures(forecast.runs, score.weights)
-    bare = forecasts.get(CandidateKey(key.engine))
-    without = figures(bare.runs, score.weights) if bare is not None else None
-    by_id = {run.id: run for run in forecast.runs}
-    pairs = [(by_id[run.id], run) for run in live if run.id in by_id]
-    guess, seen = (figures([p[i] for p in pairs], score.weights) if pairs else None for i in (0, 1))
-    spent = forecast.spent
-    return Prediction(
-        figures=said,
-        verify_s=spent.verify_s,
-        draft_s=spent.draft_s,
-        mirror_s=spent.mirror_s,
-        sample_s=spent.sample_s,
-        speedup=_ratio(said.end_to_end_speed, without.end_to_end_speed) if without else None,
-        decode_speedup=_ratio(said.decode_speed, without.decode_speed) if without else None,
-        on_live=guess,
-        off_by=_less_one(_ratio(guess.end_to_end_speed, seen.end_to_end_speed))
-        if guess and seen
-        else None,
-        decode_off_by=_less_one(_ratio(guess.decode_speed, seen.decode_speed))
-        if guess and seen
-        else None,
-        by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
-        categories=by_category(forecast.runs),
-        prompts=by_prompt(forecast.runs),
-        rejection=_rejection(drawn),
-    )
+def _factors(decision: Decision) -> tuple[Factors, ...]:
+    """Of every engine, what its drafts' live speedups are of those forecast."""
+    found = []
+    for engine in dict.fromkeys(key.engine for key in decision.rows):
+        bare = decision.rows.get(CandidateKey(engine))
+        drafts = [r for r in decision.rows.values() if r.key.engine == engine and r.key.is_file]
+        logs = [
+            [_off(row, bare, objective) for objective in (DECODE, WHOLE)]
+            for row in drafts
+            if bare is not None
+        ]
+        off = [(one, other) for one, other in logs if one is not None and other is not None]
+        if off:
+            decode, whole = (math.exp(fmean(each)) for each in zip(*off, strict=True))
+            found.append(Factors(engine, decode, whole, len(off)))
+    return tuple(found)
 
 
-def _chains(finished: Finished) -> tuple[SampledChain, ...]:
+def _off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
+    """Log of a live speedup over that forecast, on the requests that both were dealt."""
+    mine, theirs = sides(common(row.live, bare.live))
+    live = log_ratio(mine, theirs, objective)
+    forecast = log_ratio(row.forecast, bare.forecast, objective, ids={run.id for run in mine})
+    return live - forecast if live is not None and forecast is not None else None
+
+
+def _chains(decision: Decision) -> tuple[SampledChain, ...]:
     """What is forecast under the other sampling chains; empty where none is asked for."""
-    score, decision = finished.recipe.score, finished.decision
-    prompts = finished.layouts[0].prompts
-    if score is None or decision is None or prompts is None:
-        return ()
-    ids = [prompt.id for prompt in prompts.prompts]
+    ids = [prompt.id for prompt in decision.prompts]
     return tuple(
-        SampledChain(
-            engine,
-            found.sampling,
-            tuple(
-                ChainFigures(
-                    one.name,
-                    one.key,
-                    figures(one.runs, score.weights),
-                    by_prompt(one.runs),
-                    _rejection(found.rejection.get(one.key)),
-                )
-                for one in found.forecasts
-            ),
-            found.reason,
-        )
-        for engine, forecaster in decision.forecasters.items()
-        for found in (under(forecaster, chain, ids) for chain in forecaster.plan.chains)
+        under(forecaster, chain, ids, decision.score.weights)
+        for forecaster in decision.forecasters.values()
+        for chain in forecaster.plan.chains
     )
 
 
-def _less_one(ratio: float | None) -> float | None:
-    return ratio - 1 if ratio is not None else None
-
-
-def _rejection(sampled: SampledPrediction | None) -> Rejection | None:
-    if sampled is None:
-        return None
-    return Rejection(
-        sampled.draft_n, sampled.draft_n_accepted, sampled.cycles, sampled.decode_tokens_per_s
-    )
-
-
-def _pick(finished: Finished, candidates: Sequence[Candidate]) -> Pick:
-    """The pick with its certainty, in names."""
-    aim, decision = finished.aim, finished.decision
-    standing = decision.standings if decision is not None else None
-    unpicked = Pick(
-        candidate=None,
-        sentence=nothing_qualifies(decision.excluded if decision is not None else ()),
-        maximize=aim.objective.value,
-        confidence=aim.confidence,
-        margin=aim.margin,
-        value=None,
-        ranking=(),
-        excluded=decision.excluded if decision is not None else (),
-    )
-    if decision is None or standing is None or decision.pick is None:
-        return unpicked
-    names = {c.key: c.name for c in candidates}
-    winner = next(c for c in candidates if c.key == decision.pick)
-    pick = replace(
-        unpicked,
-        candidate=winner.name,
-        value=_value(winner, aim.objective),
-        ranking=tuple(names[key] for key in decision.ranking),
-        decided=decision.decided,
-        leader=names[standing.leader],
-        rival=names[standing.rival] if standing.rival is not None else None,
-        rival_low=math.exp(standing.low) if standing.rival is not None else None,
-        rival_high=math.exp(standing.high) if standing.rival is not None else None,
-        seconds_to_decide=decision.seconds_to_decide,
-        within={names[key]: chance for key, chance in standing.within.items()},
-        looks=decision.looks,
-        start_sd=standing.start_sd if aim.objective.timed else None,
-    )
-    runs = [run for row in decision.rows for run in row.live]
-    disturbed = sum(run.disturbed for run in runs) / len(runs) if runs else 0.0
-    return replace(pick, sentence=pick_sentence(pick, winner, candidates, disturbed))
-
-
-def _value(winner: Candidate, objective: Objective) -> float | None:
-    """The maximized figure: of a speed the live one, of a count that of all replayed prompts."""
-    found = winner.live
-    if not objective.timed and winner.predicted is not None:
-        found = winner.predicted.figures
-    return objective.of(found) if found is not None else None
-
-
-def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    warnings = [w for layout in finished.layouts for w in layout.warnings]
-    made = (s for layout in finished.layouts for s in layout.making())
+def _warnings(
+    layouts: Sequence[Layout],
+    outcomes: Outcomes,
+    decision: Decision | None,
+    candidates: Sequence[Candidate],
+    timings: Sequence[Any],
+) -> tuple[str, ...]:
+    warnings = [w for layout in layouts for w in layout.warnings]
     warnings += by_cause(
         (step.label, warning)
-        for step in made
-        for warning in getattr(finished.outcomes.result(step), "warnings", ())
+        for layout in layouts
+        for step in layout.making()
+        for warning in getattr(outcomes.result(step), "warnings", ())
     )
-    if finished.decision is not None:
+    if decision is not None:
         warnings += [
             f"{engine}: nothing could be predicted: {reason}"
-            for engine, reason in finished.decision.silent.items()
+            for engine, reason in decision.silent.items()
         ]
-    warnings += _unlike(finished, candidates)
+    warnings += _unlike(layouts, candidates)
     warnings += _unforeseen(candidates)
-    warnings += _contention(finished)
+    warnings += _contention(timings)
     return tuple(dict.fromkeys(warnings))
 
 
@@ -429,11 +276,11 @@ def by_cause(warnings: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{some([*labels], NAMED)}: {warning}" for warning, labels in steps.items()]
 
 
-def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:
+def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[str]:
     """A warning for each engine whose decode speeds hold what those of others do not."""
     late = {
         layout.engine.name
-        for layout in finished.layouts
+        for layout in layouts
         if RULES[PROFILES[layout.engine.flavour]].reads_late
     }
     unlike = {
@@ -463,7 +310,7 @@ def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
             ("end to end", c.predicted.speedup, c.speedup),
             ("decode", c.predicted.decode_speedup, c.decode_speedup),
         ):
-            ratio = _ratio(said, seen)
+            ratio = said / seen if said is not None and seen else None
             if ratio is not None and not LEAST_RATIO < ratio < 1 / LEAST_RATIO:
                 found.append(f"{c.name} {ratio - 1:+.0%} {kind}")
     if not found:
@@ -474,38 +321,47 @@ def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
-def _contention(finished: Finished) -> list[str]:
+def _contention(timings: Sequence[Any]) -> list[str]:
     """One warning for all timings that other programs disturbed."""
-    cores, timings = _disturbed(finished)
+    cores = [one.others_cores for one in timings if one.warnings]
     if not cores:
         return []
     return [
-        f"{len(cores)} of {timings} timings were disturbed: other programs kept up to "
+        f"{len(cores)} of {len(timings)} timings were disturbed: other programs kept up to "
         f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
         "(`--remeasure` on an idle machine measures again)"
     ]
 
 
-def _disturbed(finished: Finished) -> tuple[list[float], int]:
-    """Cores taken by other programs in each disturbed timing, and the number of all timings."""
-    timed: list[Step[Any]] = [*finished.deals]
-    timed += [s for forecast in finished.forecasts for s in forecast.steps() if s.timed]
-    timed += finished.parallel.steps if finished.parallel is not None else ()
-    results = [r for s in timed if (r := finished.outcomes.result(s)) is not None]
-    return [r.others_cores for r in results if r.warnings], len(results)
+def _timings(
+    layouts: Sequence[Layout],
+    outcomes: Outcomes,
+    decision: Decision | None,
+    parallel: InParallel,
+) -> list[Any]:
+    """What came of every step that is timed: of each ``others_cores`` and its ``warnings``."""
+    timed: list[Step[Any]] = [*decision.dealing.steps] if decision is not None else []
+    timed += [step for plan in _plans(layouts) for step in plan.steps() if step.timed]
+    timed += parallel.steps
+    return [found for step in timed if (found := outcomes.result(step)) is not None]
 
 
-def _steps(finished: Finished) -> tuple[StepRecord, ...]:
-    wanted: list[Step[Any]] = [step for layout in finished.layouts for step in layout.making()]
-    wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
-    wanted += finished.deals
-    wanted += finished.parallel.steps if finished.parallel is not None else ()
-    wanted += finished.decision.checks if finished.decision is not None else ()
+def _steps(
+    layouts: Sequence[Layout],
+    outcomes: Outcomes,
+    decision: Decision | None,
+    parallel: InParallel,
+) -> tuple[StepRecord, ...]:
+    wanted: list[Step[Any]] = [step for layout in layouts for step in layout.making()]
+    wanted += [step for plan in _plans(layouts) for step in plan.steps()]
+    wanted += decision.dealing.steps if decision is not None else ()
+    wanted += parallel.steps
+    wanted += decision.checks if decision is not None else ()
     records = []
-    ran = set(finished.outcomes.ran)
+    ran = set(outcomes.ran)
     for step in closure(wanted).values():
-        artifact = finished.outcomes.artifacts.get(step.key)
-        failure = finished.outcomes.failures.get(step.key)
+        artifact = outcomes.artifacts.get(step.key)
+        failure = outcomes.failures.get(step.key)
         state = "failed" if failure else "ran" if step.label in ran else "reused"
         records.append(
             StepRecord(

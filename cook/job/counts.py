@@ -1,9 +1,9 @@
-"""Counts for the record: what drafts accept in replay, and what n-grams' servers counted next to
-what is simulated from their own tokens."""
+"""Counts for the record: what drafts accept in replay, how far that changes with the shape of
+batches, and what n-grams' servers counted next to what is simulated from their own tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -33,34 +33,70 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
     for plan in plans:
         forecaster = Forecaster(plan, outcomes)
         settings = DraftSettings(_length(plan))
-        texts: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for draft in plan.drafts:
-            found = [
-                (head, simulate(text, settings, plan.profile))
-                for head, text in forecaster.texts(draft)
-            ]
-            if found and draft.draft.after is None:
-                texts = texts or {
-                    reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:DIGITS]
-                    for reply in forecaster.trace
-                }
-                yield ReplayedPrompts(
-                    engine=plan.engine.name,
-                    draft=draft.draft.name,
-                    cache_type=draft.cache_type,
-                    n_max=settings.n_max,
-                    ids=tuple(head.id for head, _ in found),
-                    categories=tuple(head.category for head, _ in found),
-                    drafted=tuple(run.draft_n for _, run in found),
-                    accepted=tuple(run.draft_n_accepted for _, run in found),
-                    texts=tuple(texts[head.id] for head, _ in found),
-                )
+            texts = forecaster.texts(draft)
+            if not texts or draft.draft.after is not None:
+                continue
+            heads = [head for head in forecaster.trace.heads if head.id in texts]
+            runs = [simulate(texts[head.id], settings, plan.profile) for head in heads]
+            digests = digests or {
+                reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:DIGITS]
+                for reply in forecaster.trace
+            }
+            yield ReplayedPrompts(
+                engine=plan.engine.name,
+                draft=draft.draft.name,
+                cache_type=draft.cache_type,
+                n_max=settings.n_max,
+                ids=tuple(head.id for head in heads),
+                categories=tuple(head.category for head in heads),
+                drafted=tuple(run.draft_n for run in runs),
+                accepted=tuple(run.draft_n_accepted for run in runs),
+                texts=tuple(digests[head.id] for head in heads),
+            )
 
 
 def _length(plan: ForecastPlan) -> int:
     """The middle one of the recipe's lengths."""
     lengths = sorted({settings.n_max for settings in plan.settings})
     return lengths[len(lengths) // 2]
+
+
+def acceptance_floor(forecaster: Forecaster, only: Collection[str]) -> float | None:
+    """Standard deviation of the floor draft's acceptance between two batch shapes, a fraction.
+
+    At the longest draft, on the prompts ``only`` (ids); None where it was not replayed twice.
+    """
+    plan, floor = forecaster.plan, forecaster.plan.floor
+    if floor is None or forecaster.outcomes.result(floor.replay) is None:
+        return None
+    usual = next(d for d in plan.drafts if d.curve == floor.curve)
+    both = [forecaster.texts(draft) for draft in (usual, floor)]
+    longest = replace(max(plan.settings, key=lambda s: s.n_max), p_min=0.0)
+    shapes = []
+    for texts in both:
+        shared = [texts[id] for id in only if all(id in each for each in both)]
+        runs = [simulate(text, longest, plan.profile) for text in shared]
+        shapes.append([(run.draft_n, run.draft_n_accepted) for run in runs])
+    return acceptance_deviation(*shapes) if shapes[0] else None
+
+
+def acceptance_deviation(
+    usual: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> float | None:
+    """Standard deviation of acceptance, a fraction, between two counts of the same requests.
+
+    (drafted, accepted) by request, in one order. Near ties fall otherwise in another batch shape,
+    here and there on every request: the root of the sum of squares of what each moves the rate by.
+    None where nothing was drafted.
+    """
+    drafted, accepted = np.sum(usual, axis=0)
+    if not drafted:
+        return None
+    more = np.array(other) - np.array(usual)
+    moved = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
+    return float(np.sqrt((moved**2).sum()))
 
 
 def rival_counts(
@@ -99,7 +135,7 @@ def _recounted(
     assert key.ngram is not None, "asked of n-grams only"
     assert outcome.warm_up is not None, "chosen so"
     draft = next((d for d in plan.drafts if plan.is_of(d, key)), None)
-    seen = {head.id: text for head, text in forecaster.texts(draft)} if draft else {}
+    seen = forecaster.texts(draft) if draft is not None else {}
     server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
     prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
     eog = frozenset(trace.header.eog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cook.engines.base import Engine, ModelArgs
+from cook.engines.base import Engine
 from cook.graph.execute import Executor
 from cook.graph.step import Step
 from cook.job.layout import Configuration, dealt_into
@@ -35,14 +35,14 @@ class Dealing:
     """Runs blocks and keeps what came of them.
 
     ``together``: servers are alive at once; ``budget_s``: what all blocks may take. ``expected``:
-    forecast requests of each candidate by prompt; ``load_s`` of one server, by estimate until one
+    forecast requests of each candidate; ``load_s`` of one server, by estimate until one
     was loaded. ``failed``: candidates whose server died or did not load, each with the reason.
     """
 
     executor: Executor
     together: bool
     budget_s: float
-    expected: Mapping[CandidateKey, Mapping[str, PromptRun]]
+    expected: Mapping[CandidateKey, Sequence[PromptRun]]
     load_s: float = 0.0
     reference: Mapping[str, Engine] = field(default_factory=dict)
     on_reference: dict[CandidateKey, list[PromptRun]] = field(default_factory=dict)
@@ -70,39 +70,36 @@ class Dealing:
     def deal(self, seated: Sequence[Configuration], prompts: Sequence[Prompt]) -> bool:
         """A block of ``prompts`` to those ``seated`` whose draft could be made, no draft first.
         False where no draft failed: what ran before counts."""
-        seated, number = self._made(seated), len(self.steps)
-        servers = tuple(replace(c.live, prompts=tuple(prompts)) for c in seated)
-        again = [c for c in seated if c.key.engine in self.reference]
-        others = tuple(
+        seated = self._made(seated)
+        repeated = [c for c in seated if c.key.engine in self.reference]
+        servers = [replace(c.live, prompts=tuple(prompts)) for c in seated]
+        servers += [
             replace(
                 c.live,
                 prompts=tuple(prompts),
                 engine=self.reference[c.key.engine],
                 name=f"{c.name} on the reference build",
             )
-            for c in again
-        )
-        step = DealStep((*servers, *others), number, self.together and len(servers) > 1)
+            for c in repeated
+        ]
+        step = DealStep(tuple(servers), len(self.steps), self.together and len(seated) > 1)
         self.steps.append(step)
         self.executor.run([step])
-        for configuration in seated:
-            self.asked.setdefault(configuration.key, configuration)
+        self.asked |= {c.key: c for c in seated}
         outcome = self._outcome(step)
         if outcome is None:
             failure = self.executor.outcomes.failures.get(step.key)
             why = failure.error.message if failure is not None else "not run"
             self.failed |= {c.key: why for c in seated if c.key not in self.runs}
             return False
-        self.together = self.together and (outcome.together or len(servers) == 1)
-        for configuration, one in zip(again, outcome.dealt[len(seated) :], strict=True):
+        self.together = self.together and (outcome.together or len(seated) == 1)
+        for place, (c, one) in enumerate(zip((*seated, *repeated), outcome.dealt, strict=True)):
             if one.outcome is not None:
-                self.on_reference.setdefault(configuration.key, []).extend(one.outcome.runs)
-        for configuration, one in zip(seated, outcome.dealt, strict=False):
-            if one.outcome is None:
-                self.failed[configuration.key] = one.failure or "not run"
-            else:
-                self.runs.setdefault(configuration.key, []).extend(one.outcome.runs)
+                runs = self.runs if place < len(seated) else self.on_reference
+                runs.setdefault(c.key, []).extend(one.outcome.runs)
                 self.load_s = max(self.load_s, one.outcome.load_seconds)
+            elif place < len(seated):
+                self.failed[c.key] = one.failure or "not run"
         return True
 
     def _made(self, seated: Sequence[Configuration]) -> list[Configuration]:
@@ -115,12 +112,12 @@ class Dealing:
 
     def dealt(self, key: CandidateKey) -> Dealt | None:
         """All that ``key`` was dealt; None where it has no request."""
-        configuration = self.asked.get(key)
-        if configuration is None or not self.runs.get(key):
+        if not self.runs.get(key):
             return None
-        name = configuration.name
-        steps = tuple(step for step in self.steps if name in step.names and self._ran(step, name))
-        return Dealt(steps, name) if steps else None
+        name = self.asked[key].name
+        found = [(step, self._outcome(step)) for step in self.steps if name in step.names]
+        ran = (step for step, one in found if one and one.dealt[step.names.index(name)].outcome)
+        return Dealt(tuple(ran), name)
 
     def spent_s(self) -> float:
         """What the blocks took by the servers' own account, so that a build of what is stored
@@ -139,20 +136,12 @@ class Dealing:
     def _requests_s(self, key: CandidateKey, prompts: Sequence[Prompt]) -> float:
         """Of ``prompts``, as measured before, as forecast, or as the slowest that is known."""
         ids = {prompt.id for prompt in prompts}
-        for runs in (
-            self.runs.get(key, ()),
-            tuple(self.expected.get(key, {}).values()),
-            *(tuple(each) for each in self.runs.values()),
-            *(tuple(each.values()) for each in self.expected.values()),
-        ):
+        own = self.runs.get(key, ()), self.expected.get(key, ())
+        for runs in (*own, *self.runs.values(), *self.expected.values()):
             wall = [run.wall_ms for run in runs if run.id in ids] or [run.wall_ms for run in runs]
             if wall:
                 return sum(wall) / len(wall) * len(ids) / 1000
         return 0.0
-
-    def _ran(self, step: DealStep, name: str) -> bool:
-        found = self._outcome(step)
-        return found is not None and found.dealt[step.names.index(name)].outcome is not None
 
     def _outcome(self, step: DealStep) -> DealOutcome | None:
         return self.executor.outcomes.result(step)
@@ -166,21 +155,15 @@ def fit_together(seated: Sequence[Configuration], memory_bytes: int | None) -> b
     client: there they take turns. So they do where no draft has arguments of its own, which are
     chosen to fill the memory that a draft takes otherwise.
     """
-    files: dict[str, float] = {}
+    files: dict[tuple[str, str], float] = {}
     for configuration in seated:
         live = configuration.live
         given = [live.target_args, *([live.draft_args] if live.draft is not None else [])]
-        if any(_on_device(args) for args in given):
-            return False
-        if live.target_args != seated[0].live.target_args:
+        on_device = any(args.n_gpu_layers or args.devices or args.rpc for args in given)
+        if on_device or live.target_args != seated[0].live.target_args:
             return False
         for node, args in zip((live.target, live.draft), given, strict=False):
-            size_bytes = model_bytes(node) or 0 if node is not None else 0
-            own = any(word in _APART for word in args.extra) if args is not None else False
-            name = f"{configuration.name}" if own else ""
-            files[f"{name} {node.key if node is not None else ''}"] = size_bytes
+            if node is not None:
+                own = any(word in _APART for word in args.extra)
+                files[configuration.name if own else "", node.key] = model_bytes(node) or 0
     return memory_bytes is None or sum(files.values()) <= 0.9 * memory_bytes
-
-
-def _on_device(args: ModelArgs) -> bool:
-    return bool(args.n_gpu_layers or args.devices or args.rpc)

@@ -1,9 +1,9 @@
 """From replays to the pick: forecast everything, deal prompts to the finalists, name the fastest.
 
 A forecast is a filter: it says who is worth a live run. Those that are get the same prompts at the
-same moment (:mod:`cook.job.dealing`), and after every pass over the prompts
-:func:`cook.scoring.compare.standings` judges the leader against every candidate, those included
-that did not run. It ends when no other can be better by more than the margin, or with the budget.
+same moment (:mod:`cook.job.dealing`), and after every block :func:`cook.scoring.compare.standings`
+judges the leader against every candidate, those included that did not run. It ends when no other
+can be better by more than the margin, or with the budget.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from cook.engines.base import Engine
 from cook.graph.execute import Executor
 from cook.graph.step import Step
+from cook.job.counts import acceptance_floor
 from cook.job.dealing import Dealing, fit_together
 from cook.job.forecast import Forecaster
-from cook.job.layout import Configuration, ForecastPlan, Layout
-from cook.prompts.prompt_set import Prompt, PromptSet
+from cook.job.layout import Configuration, Layout
+from cook.prompts.prompt_set import Prompt
 from cook.provenance import machine
-from cook.recipe.schema import ScoreSpec
+from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey, Excluded, Factors
-from cook.scoring.compare import Row, Standings, common, log_ratio, standings
+from cook.record.record import CandidateKey, Excluded
+from cook.scoring.compare import Row, Standings, standings
 from cook.scoring.figures import figures
 from cook.scoring.price import Forecast
 from cook.steps.trace import RecordedTraceStep
@@ -35,519 +35,368 @@ MOST_LOOKS = 5
 """Times that the standings may end the dealing; the error probability is split over them."""
 PROMISING = 0.02
 """Chance of being the best from which a candidate is worth prompts."""
-DECODE, WHOLE = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
 FILES, HOPEFUL = 3, 0.002
 """Draft files of which one candidate each is in the first block: two in any case, which tells how
 far forecasts of files are off, and a third that has any chance."""
 
 
-@dataclass(frozen=True)
-class Aim:
-    """What a recipe's ``pick`` asks for. ``margin``: share of the figure that a smaller file may
-    be worse by, and by which the best must be known."""
-
-    objective: Objective
-    confidence: float = 0.95
-    margin: float = 0.01
-    weights: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True)
+@dataclass
 class Decision:
-    """What was forecast of every candidate, what the dealing came to, and who is picked.
+    """What is forecast of every candidate, what the dealing came to, and who is picked.
 
-    ``forecasts`` are over all prompts, without anything fitted to live runs. ``rows``: the one
-    table, forecast and live requests of every candidate. ``look``: the confidence of one look at
-    the standings. ``seconds_to_decide``: about, where it is not decided. ``dropped``: drafts that
-    could not be replayed, and ``silent`` engines of which nothing was predicted, with the reason.
-    ``acceptance_sd``: by engine, of one draft's acceptance between two batch shapes.
+    ``grid``: who may win, ``unforecast``: those without a forecast on an engine where others have
+    one. ``rows``: the one table, forecast and live requests of every candidate that is not out, no
+    draft of every engine first; ``base``: the fastest of these, which speedups are over.
+    ``forecasts`` are over all prompts, without anything fitted to live runs. ``dropped``: drafts
+    that could not be replayed, and ``silent`` engines of which nothing was predicted, with the
+    reason. ``looks``: times at most that the standings are asked whether it is over. ``again``
+    names a candidate that is dealt every prompt whatever is forecast of it.
     """
 
-    forecasts: tuple[Forecast, ...]
-    rows: tuple[Row[CandidateKey], ...]
-    standings: Standings[CandidateKey] | None
-    pick: CandidateKey | None
-    decided: bool
-    look: float
+    score: ScoreSpec
+    objective: Objective
+    confidence: float
+    margin: float
+    prompts: tuple[Prompt, ...]
+    file_bytes: Mapping[str, int | None]
     dealing: Dealing
-    finalists: tuple[Configuration, ...]
-    baselines: tuple[Configuration, ...]
-    seconds_to_decide: float | None
-    left_out: tuple[Excluded, ...]
-    excluded: tuple[Excluded, ...]
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    silent: Mapping[str, str] = field(default_factory=dict)
-    acceptance_sd: Mapping[str, float | None] = field(default_factory=dict)
-    looks: int = 1
+    again: str | None = None
+    forecasters: dict[str, Forecaster] = field(default_factory=dict)
+    """By engine; each reads a replay once, whoever asks."""
+    forecasts: dict[CandidateKey, Forecast] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    acceptance_sd: dict[str, float | None] = field(default_factory=dict)
+    """By engine, of one draft's acceptance between two batch shapes."""
+    baselines: list[Configuration] = field(default_factory=list)
+    grid: dict[CandidateKey, Configuration] = field(default_factory=dict)
+    unforecast: list[Configuration] = field(default_factory=list)
+    left_out: list[Excluded] = field(default_factory=list)
+    excluded: list[Excluded] = field(default_factory=list)
+    rows: dict[CandidateKey, Row[CandidateKey]] = field(default_factory=dict)
     base: Row[CandidateKey] | None = None
-    """No draft, the fastest of any engine: what speedups are over."""
+    standings: Standings[CandidateKey] | None = None
+    blocks: tuple[tuple[Prompt, ...], ...] = ()
+    looks: int = 1
     checks: tuple[Step[Any], ...] = ()
     """Steps that check the counts and outputs of the finalists."""
-    forecasters: Mapping[str, Forecaster] = field(default_factory=dict)
-    """By engine; each reads a replay once, whoever asks."""
 
-    def row(self, key: CandidateKey) -> Row[CandidateKey] | None:
-        """That of the table."""
-        return next((row for row in self.rows if row.key == key), None)
+    @property
+    def look(self) -> float:
+        """The confidence of one look at the standings."""
+        return 1 - (1 - self.confidence) / self.looks
+
+    @property
+    def decided(self) -> bool:
+        """Whether no candidate is better than the leader by more than the margin."""
+        return self.standings is not None and self.standings.decided(self.look)
+
+    @property
+    def pick(self) -> CandidateKey | None:
+        """The leader, or the smallest file that is surely within the margin of the best."""
+        found = self.standings
+        if found is None or not self.decided:
+            return found.leader if found is not None else None
+
+        def size(key: CandidateKey) -> float:
+            known = self.file_bytes.get(key.draft or "") if key.is_file else 0
+            return math.inf if known is None else known
+
+        as_good = [key for key, chance in found.within.items() if chance >= self.look]
+        ran = [key for key in as_good if self.dealing.runs.get(key) or not self.dealing.runs]
+        return min(ran, key=lambda key: (size(key), -found.value[key]))
 
     @property
     def ranking(self) -> tuple[CandidateKey, ...]:
         """Best first, those that ran and those that did not."""
-        found = self.standings
-        return tuple(sorted(found.value, key=lambda k: -found.value[k])) if found else ()
+        value = self.standings.value if self.standings is not None else {}
+        return tuple(sorted(value, key=lambda key: -value[key]))
 
-    def factor(self, engine: str) -> float:
-        """Live over forecast decode time of what ran on ``engine``; 1 where nothing did."""
-        live = said = 0.0
-        for row in self.rows:
-            forecast = {run.id: run for run in row.forecast}
-            for run in row.live:
-                if row.key.engine == engine and row.key.ngram is None and run.id in forecast:
-                    live += run.predicted_ms
-                    said += forecast[run.id].predicted_ms
-        return live / said if said else 1.0
-
-    def factors(self) -> tuple[Factors, ...]:
-        """Of every engine, what its drafts' live speedups are of those forecast."""
-        found = []
-        for engine in dict.fromkeys(row.key.engine for row in self.rows):
-            bare = self.row(CandidateKey(engine))
-            off: list[tuple[float, float]] = []
-            for row in self.rows:
-                if bare is not None and row.key.engine == engine and row.key.is_file and row.live:
-                    each = [_off(row, bare, one) for one in (DECODE, WHOLE)]
-                    if each[0] is not None and each[1] is not None:
-                        off.append((each[0], each[1]))
-            if off:
-                decode, whole = (math.exp(sum(o[i] for o in off) / len(off)) for i in (0, 1))
-                found.append(Factors(engine, decode, whole, len(off)))
-        return tuple(found)
-
-
-def _off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
-    """Log of a live speedup over that forecast, on the requests that both were dealt."""
-    pairs = common(row.live, bare.live)
-    ids = {mine.id for mine, _ in pairs}
-    live = log_ratio([a for a, _ in pairs], [b for _, b in pairs], objective)
-    mine, theirs = ([r for r in one.forecast if r.id in ids] for one in (row, bare))
-    said = log_ratio(mine, theirs, objective)
-    return live - said if live is not None and said is not None else None
-
-
-def decide(
-    layouts: Sequence[Layout],
-    prompts: PromptSet,
-    score: ScoreSpec,
-    aim: Aim,
-    excluded: Sequence[Excluded],
-    executor: Executor,
-    file_bytes: Mapping[str, int | None],
-    again: str | None = None,
-    reference: Mapping[str, Engine] | None = None,
-) -> Decision:
-    """Trace, replay, time, forecast, deal, and pick.
-
-    Of ``layouts`` every draft may win; ``excluded`` are those that may not. ``again`` names a
-    candidate that is dealt every prompt whatever is forecast of it; ``reference``: by engine
-    another build of it, on which all that is dealt is dealt as well.
-    """
-    contest = _Contest(prompts, score, aim, executor, again)
-    for layout in layouts:
-        contest.add(layout)
-    contest.run(reference or {})
-    return contest.decision(excluded, file_bytes)
-
-
-@dataclass
-class _Contest:
-    """Forecasts of all, then blocks of prompts to those that may yet win.
-
-    ``layouts`` are without the drafts that were ``dropped``, ``grid`` holds who may win, and
-    ``unforecast`` those without a forecast on an engine where others have one.
-    """
-
-    prompts: PromptSet
-    score: ScoreSpec
-    aim: Aim
-    executor: Executor
-    again: str | None
-    layouts: list[Layout] = field(default_factory=list)
-    forecasters: dict[str, Forecaster] = field(default_factory=dict)
-    forecasts: dict[CandidateKey, Forecast] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)
-    load_s: float = 0.0
-    bare: list[Configuration] = field(default_factory=list)
-    grid: dict[CandidateKey, Configuration] = field(default_factory=dict)
-    unforecast: list[Configuration] = field(default_factory=list)
-    left_out: list[Excluded] = field(default_factory=list)
-    looks: int = 1
-    blocks: int = 1
+    @property
+    def finalists(self) -> tuple[Configuration, ...]:
+        """Those that ran, the pick first, and then by the standings."""
+        value = self.standings.value if self.standings is not None else {}
+        ran = [self.grid[key] for key, row in self.rows.items() if row.live and key in self.grid]
+        return tuple(sorted(ran, key=lambda c: (c.key != self.pick, -value.get(c.key, 0.0))))
 
     def add(self, layout: Layout) -> None:
         """Replay, time and forecast the drafts of one engine."""
+        name, outcomes = layout.engine.name, self.dealing.executor.outcomes
         if layout.forecast is not None:
-            self.executor.run(layout.forecast.steps())
-            short = Forecaster(layout.forecast, self.executor.outcomes).too_short()
+            self.dealing.executor.run(layout.forecast.steps())
+            short = Forecaster(layout.forecast, outcomes).too_short()
             self.dropped |= short
             layout = layout.without(short)
-            forecasts: list[Forecast] = []
             if layout.forecast is None:
-                self.silent[layout.engine.name] = next(iter(short.values()))
-            else:
-                forecaster = Forecaster(layout.forecast, self.executor.outcomes)
-                self.forecasters[layout.engine.name] = forecaster
-                forecasts = forecaster.forecasts()
-                if forecasts:
-                    load_s = _load_s(layout.forecast, forecaster, forecasts)
-                    self.load_s = max(self.load_s, load_s)
-                else:
-                    why = self._failure(layout.forecast.steps()) or "nothing was replayed"
-                    self.silent[layout.engine.name] = why
-            self.forecasts |= {one.key: one for one in forecasts}
-        self.layouts.append(layout)
-        if layout.baseline is not None:
-            self.bare.append(layout.baseline)
-        engine_has_forecasts = any(key.engine == layout.engine.name for key in self.forecasts)
+                self.silent[name] = next(iter(short.values()))
+        if layout.forecast is not None:
+            self.forecasters[name] = forecaster = Forecaster(layout.forecast, outcomes)
+            self.forecasts |= {one.key: one for one in forecaster.forecasts()}
+            self.acceptance_sd[name] = acceptance_floor(forecaster, [p.id for p in self.prompts])
+            bare = self.forecasts.get(CandidateKey(name))
+            if bare is None:
+                self.silent[name] = self._failure(layout.forecast.steps()) or "nothing was replayed"
+            elif not isinstance(layout.forecast.trace, RecordedTraceStep):
+                # The target loads in about what recording the trace took beyond its steps.
+                steps_s = sum(run.wall_ms for run in bare.runs) / 1000
+                load_s = outcomes.artifact(layout.forecast.trace).seconds - steps_s
+                self.dealing.load_s = max(self.dealing.load_s, load_s)
+        self.baselines += [layout.baseline] if layout.baseline is not None else []
+        has_forecasts = CandidateKey(name) in self.forecasts
         for c in layout.grid:
             lost = c.draft is not None and c.draft.name in self.dropped
-            if lost or (engine_has_forecasts and c.key not in self.forecasts):
+            if lost or (has_forecasts and c.key not in self.forecasts):
                 self.unforecast.append(c)
             else:
                 self.grid[c.key] = c
 
     def _failure(self, steps: Iterable[Step[Any]]) -> str | None:
         """Why the first of ``steps`` failed that did not wait for another."""
-        failures = self.executor.outcomes.failures
+        failures = self.dealing.executor.outcomes.failures
         found = (failures[s.key] for s in steps if s.key in failures)
         return next((f.error.message for f in found if f.blocked_by is None), None)
 
-    def run(self, reference: Mapping[str, Engine]) -> None:
+    def run(self) -> None:
         """Pass after pass over the prompts; n-grams, whose servers remember, in a block of their
         own after the first."""
-        expected = {key: {r.id: r for r in f.runs} for key, f in self.forecasts.items()}
-        budget_s = self.score.live_budget.minutes * 60
-        self.dealing = Dealing(self.executor, True, budget_s, expected, self.load_s, reference)
+        self.dealing.expected = {key: one.runs for key, one in self.forecasts.items()}
+        self._judge()
         self.dealing.together = fit_together(self._seated(), machine().memory_bytes)
-        order = self.prompts.prompts
-        first = self._seated()
-        blocks = self.dealing.blocks(order, first)
-        if any(c.key not in self.forecasts for c in self.grid.values()):
-            blocks = (order,)  # groups of candidates of which nothing is known, each on all prompts
-        self.blocks = len(blocks)
+        self.blocks = self.dealing.blocks(self.prompts, self._seated())
+        if any(key not in self.forecasts for key in self.grid):
+            self.blocks = (self.prompts,)  # candidates of which nothing is known, in groups
+        repeats = passes = self.score.repeats
         number = 0
-        while number == 0 or number < self.looks:
-            for place, block in enumerate(blocks):
-                if not self._block(block, must=number < self.score.repeats):
+        while number < passes:
+            for place, block in enumerate(self.blocks):
+                seated, must = self._seated(), number < repeats
+                most_s = self.dealing.left_s() * (2 if must else 1)
+                most_s = most_s if self.dealing.steps else math.inf
+                if not self._deal(seated, block, most_s, seated if must else ()):
                     if number == 0:
-                        self._leave_prompts_out(sum(map(len, blocks[place:])))
+                        left = sum(map(len, self.blocks[place:]))
+                        prompts = f"{left} of {len(self.prompts)} prompts"
+                        self._leave_out([f"live requests of {prompts}"])
                     return
             if number == 0:
-                self._unknown(order)
-                self._remembering(order)
-                self.looks = self._affordable(blocks)  # fixed before the first look
+                self._unknown()
+                self._remembering()
+                passes = max(repeats, min(MOST_LOOKS, self._affordable()))
+                self.looks = passes - repeats + 1  # fixed before the first look
             number += 1
-            if number >= self.score.repeats and self._over():
+            over = self.standings is None or self.decided or not self.objective.timed
+            if number >= repeats and over:
                 return
 
-    def _affordable(self, blocks: Sequence[Sequence[Prompt]]) -> int:
-        """Passes over the prompts that the budget has room for, whole or begun, if no draft, the
-        leader and a rival are left, as they are as a rule."""
-        seated = self._seated()[: len(self.bare) + 2]
-        block_s = max((self.dealing.estimate(seated, block) for block in blocks), default=0.0)
-        more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
-        passes = 1 + math.ceil(more / len(blocks))
-        return max(self.score.repeats, min(MOST_LOOKS, passes))
-
-    def _block(self, prompts: Sequence[Prompt], *, must: bool) -> bool:
-        seated = self._seated()
-        cost, room = self.dealing.estimate(seated, prompts), self.dealing.left_s()
-        if self.dealing.steps and cost > room and not must:
-            return False
-        if self.dealing.steps and cost > 2 * room:
-            self._leave_out(seated, cost)
-            return False
-        return self.dealing.deal(seated, prompts)
-
-    def _unknown(self, prompts: Sequence[Prompt]) -> None:
-        """Candidates without a forecast, in groups, each with no draft and the leader so far."""
-        while unknown := [
-            c for c in self.grid.values() if c.key not in self.forecasts and not self._tried(c.key)
-        ]:
-            leader = self._leader()
-            group = unknown[: self.dealing.seats - (leader is not None)]
-            seated = [*self.bare, *([leader] if leader is not None else []), *group]
-            if not self._extra(seated, prompts, unknown):
-                return
-
-    def _remembering(self, prompts: Sequence[Prompt]) -> None:
-        """The best n-gram method, alone and before a draft, in one block of all prompts: its
-        server learns from every request, so that it is not started again between blocks."""
-        found = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
-        ranked = sorted(
-            found, key=lambda c: (c.name != self.again, -(self._forecast_value(c.key) or 0.0))
-        )
-        standing = self.standing()
-        alone = [c for c in ranked if not c.key.is_file][:1]
-        first = [
-            c
-            for c in ranked
-            if c.key.is_file
-            and (c.name == self.again or (standing and standing.chance.get(c.key, 0) >= PROMISING))
-        ][:1]
-        if not alone and not first:
-            return
-        leader = self._leader()
-        seated = [*self.bare, *([leader] if leader is not None else []), *alone, *first]
-        self._extra(seated, prompts, [*alone, *first])
-
-    def _extra(
-        self,
-        seated: Sequence[Configuration],
-        prompts: Sequence[Prompt],
-        asking: Sequence[Configuration],
-    ) -> bool:
-        """A block of all ``prompts`` for those ``asking``, where the budget has room for it."""
-        cost = self.dealing.estimate(seated, prompts)
-        if cost > self.dealing.left_s():
-            self._leave_out(asking, cost)
-            return False
-        return self.dealing.deal(seated, prompts)
-
-    def _leave_prompts_out(self, count: int) -> None:
-        why = f"left out: score.live_budget is {self.dealing.budget_s / 60:g} minutes"
-        name = f"live requests of {count} of {len(self.prompts.prompts)} prompts"
-        self.left_out.append(Excluded(name, why))
-        self.executor.output.warn(f"{name}: {why}")
-
-    def _leave_out(self, configurations: Sequence[Configuration], cost_s: float) -> None:
-        why = (
-            f"left out: about {cost_s:.0f} s more, and score.live_budget is "
-            f"{self.dealing.budget_s / 60:g} minutes"
-        )
-        known = {one.candidate for one in self.left_out} | {c.name for c in self.bare}
-        for c in configurations:
-            if c.name not in known and c.key not in self.dealing.runs:
-                self.left_out.append(Excluded(c.name, why))
-                self.executor.output.warn(f"{c.name}: {why}")
-
-    def _seated(self) -> list[Configuration]:
-        """No draft of every engine, and the candidates that may be the best: those of other files
-        first, until something ran, and then the best draft and others by their chance."""
-        able = [c for c in self.grid.values() if c.key.ngram is None and self._open(c.key)]
-        standing = self.standing()
-        asked = [c for c in able if c.name == self.again]
-        if standing is None:
-            chosen = able[: self.dealing.seats]
-        else:
-            able = [c for c in able if c.key in standing.chance]
-            able.sort(key=lambda c: -standing.chance[c.key])
-            ran = [c for c in able if self.dealing.runs.get(c.key)]
-            leading = [max(ran, key=lambda c: standing.value[c.key])] if ran else []
-            if not self.dealing.runs:
-                able.sort(key=lambda c: -standing.value[c.key])
-                firsts = list({c.live.draft: c for c in reversed(able)}.values())
-                firsts.sort(key=lambda c: -standing.value[c.key])
-                leading = [
-                    c
-                    for place, c in enumerate(firsts[:FILES])
-                    if place < 2 or standing.chance[c.key] >= HOPEFUL
-                ]
-            near = [c for c in able if standing.chance[c.key] >= PROMISING]
-            chosen = list({c.key: c for c in (*leading, *near)}.values())
-        chosen = list({c.key: c for c in (*asked, *chosen[: self.dealing.seats])}.values())
-        return [*(c for c in self.bare if self._open(c.key)), *chosen]
-
-    def _over(self) -> bool:
-        standing = self.standing()
-        return standing is None or standing.decided(self.look) or not self.aim.objective.timed
-
-    @property
-    def judged(self) -> int:
-        """Times at most that the standings are asked whether it is over."""
-        return self.looks - self.score.repeats + 1
-
-    @property
-    def look(self) -> float:
-        return 1 - (1 - self.aim.confidence) / self.judged
-
-    def _why_no_forecast(self, configuration: Configuration) -> str:
-        """What kept a draft from being replayed or timed."""
-        draft = configuration.draft
-        if draft is not None and draft.name in self.dropped:
-            return self.dropped[draft.name]
-        steps: list[Step[Any]] = []
-        for plan in (m.forecast for m in self.layouts if m.forecast is not None):
-            for one in plan.drafts:
-                if plan.is_of(one, configuration.key):
-                    steps += [one.replay, *([one.curve] if one.curve is not None else [])]
-        failures = self.executor.outcomes.failures
-        found = (failures[step.key].error.message for step in steps if step.key in failures)
-        return next(found, "nothing could be forecast of it")
-
-    def _leader(self) -> Configuration | None:
-        standing = self.standing()
-        return self.grid.get(standing.leader) if standing is not None else None
-
-    def _open(self, key: CandidateKey) -> bool:
-        return key not in self.dealing.failed
-
-    def _tried(self, key: CandidateKey) -> bool:
-        return key in self.dealing.runs or key in self.dealing.failed
-
-    def _forecast_value(self, key: CandidateKey) -> float | None:
-        forecast = self.forecasts.get(key)
-        if forecast is None:
-            return None
-        return self.aim.objective.of(figures(forecast.runs, self.aim.weights))
-
-    def _known(self, key: CandidateKey) -> Sequence[PromptRun]:
-        """Its live requests, or else those forecast."""
-        forecast = self.forecasts.get(key)
-        return self.dealing.runs.get(key) or (forecast.runs if forecast is not None else ())
-
-    def rows(self) -> tuple[Row[CandidateKey], ...]:
-        """The one table, no draft of every engine first."""
-        every = [*self.bare, *self.grid.values()]
-        return tuple(
-            Row(
+    def _judge(self) -> None:
+        """Put what is known into the table, and see who is best by it."""
+        self.rows = {
+            c.key: Row(
                 c.key,
                 c.draft.model.key if c.draft is not None else c.name,
                 self.forecasts[c.key].runs if c.key in self.forecasts else (),
                 self._counted(c.key),
             )
-            for c in every
+            for c in (*self.baselines, *self.grid.values())
             if self._open(c.key)
+        }
+
+        def speed(key: CandidateKey) -> float:
+            runs = self.rows[key].live or self.rows[key].forecast
+            return figures(runs).end_to_end_speed or 0.0 if runs else -1.0
+
+        best = max((c.key for c in self._bare()), key=speed, default=None)
+        self.base = self.rows[best] if best is not None else None
+        self.standings = None
+        if self.base is None:
+            return
+        self.standings = standings(
+            tuple(self.rows.values()),
+            self.base.key,
+            self.objective,
+            weights=self.score.weights,
+            margin=self.margin,
+            confidence=self.confidence,
+            acceptance_sd=max((sd or 0.0 for sd in self.acceptance_sd.values()), default=0.0),
         )
 
     def _counted(self, key: CandidateKey) -> tuple[PromptRun, ...]:
         """Live requests, with a draft's reading of the prompt counted as reading."""
-        runs = self.dealing.runs.get(key, [])
-        forecaster = self.forecasters.get(key.engine)
-        return (
-            forecaster.with_prompt_time_separated(key, runs)
-            if forecaster is not None
-            else tuple(runs)
-        )
+        runs, forecaster = self.dealing.runs.get(key, []), self.forecasters.get(key.engine)
+        if forecaster is None:
+            return tuple(runs)
+        return forecaster.with_prompt_time_separated(key, runs)
 
-    def standing(self) -> Standings[CandidateKey] | None:
-        """Who is best by all that is known."""
-        rows, base = self.rows(), self._base()
-        if base is None:
+    def _open(self, key: CandidateKey) -> bool:
+        return key not in self.dealing.failed
+
+    def _bare(self) -> list[Configuration]:
+        """No draft of every engine that did not fail."""
+        return [c for c in self.baselines if self._open(c.key)]
+
+    def _leader(self) -> list[Configuration]:
+        """The best that ran, unless that is no draft."""
+        leader = self.grid.get(self.standings.leader) if self.standings is not None else None
+        return [leader] if leader is not None else []
+
+    def _seated(self) -> list[Configuration]:
+        """No draft of every engine, and the candidates that may be the best: those of other files
+        first, until something ran, and then the best draft and others by their chance."""
+        able = [c for c in self.grid.values() if c.key.ngram is None and self._open(c.key)]
+        asked = [c for c in able if c.name == self.again]
+        found, ran = self.standings, self.dealing.runs
+        if found is not None:
+            order = found.chance if ran else found.value
+            able = sorted((c for c in able if c.key in order), key=lambda c: -order[c.key])
+            near = [c for c in able if found.chance[c.key] >= PROMISING]
+            leading = [c for c in able if ran.get(c.key)]
+            leading = [max(leading, key=lambda c: found.value[c.key])] if leading else []
+            if not ran:
+                firsts = {c.live.draft: c for c in reversed(able)}.values()
+                best = sorted(firsts, key=lambda c: -found.value[c.key])[:FILES]
+                leading = [*best[:2], *(c for c in best[2:] if found.chance[c.key] >= HOPEFUL)]
+            able = list({c.key: c for c in (*leading, *near)}.values())
+        chosen = {c.key: c for c in (*asked, *able[: self.dealing.seats])}
+        return [*self._bare(), *chosen.values()]
+
+    def _deal(
+        self,
+        seated: Sequence[Configuration],
+        prompts: Sequence[Prompt],
+        most_s: float,
+        rest: Sequence[Configuration],
+    ) -> bool:
+        """A block of ``prompts``; False where it cannot go on, or would take more than ``most_s``:
+        then those of the ``rest`` that never ran are left out."""
+        cost_s = self.dealing.estimate(seated, prompts)
+        if cost_s > most_s:
+            never = [c.name for c in rest if c.key in self.grid and c.key not in self.dealing.runs]
+            self._leave_out(never, f"about {cost_s:.0f} s more, and ")
+            return False
+        went_on = self.dealing.deal(seated, prompts)
+        self._judge()
+        return went_on
+
+    def _leave_out(self, names: Sequence[str], more: str = "") -> None:
+        why = f"left out: {more}score.live_budget is {self.dealing.budget_s / 60:g} minutes"
+        for name in names:
+            self.left_out.append(Excluded(name, why))
+            self.dealing.executor.output.warn(f"{name}: {why}")
+
+    def _extra(self, asking: Sequence[Configuration], rest: Sequence[Configuration]) -> bool:
+        """A block of all prompts for those ``asking``, with no draft and the leader; where the
+        budget has no room for it the ``rest`` is left out."""
+        seated = [*self._bare(), *self._leader(), *asking]
+        return self._deal(seated, self.prompts, self.dealing.left_s(), rest)
+
+    def _unknown(self) -> None:
+        """Candidates without a forecast, in groups, each with no draft and the leader so far."""
+
+        going_on = True
+        while going_on:
+            known = {*self.dealing.runs, *self.dealing.failed, *self.forecasts}
+            rest = [c for c in self.grid.values() if c.key not in known]
+            group = rest[: self.dealing.seats - len(self._leader())]
+            going_on = bool(rest) and self._extra(group, rest)
+
+    def _remembering(self) -> None:
+        """The best n-gram method, alone and before a draft, in one block of all prompts: its
+        server learns from every request, so that it is not started again between blocks."""
+        chance = self.standings.chance if self.standings is not None else {}
+
+        def order(c: Configuration) -> tuple[bool, float]:
+            runs = self.rows[c.key].forecast
+            value = self.objective.of(figures(runs, self.score.weights)) if runs else None
+            return c.name != self.again, -(value or 0.0)
+
+        able = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
+        able.sort(key=order)
+        alone, before = ([c for c in able if c.key.is_file is after] for after in (False, True))
+        before = [c for c in before if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
+        if asking := [*alone[:1], *before[:1]]:
+            self._extra(asking, asking)
+
+    def _affordable(self) -> int:
+        """Passes over the prompts that the budget has room for, whole or begun, if no draft, the
+        leader and a rival are left, as they are as a rule."""
+        seated = self._seated()[: len(self.baselines) + 2]
+        block_s = max(self.dealing.estimate(seated, block) for block in self.blocks)
+        more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
+        return 1 + math.ceil(more / len(self.blocks))
+
+    def exclude(self) -> None:
+        """Name those that may not win: their server died, nothing could be forecast of them where
+        others were, or they have no such figure."""
+        names = {c.key: c.name for c in (*self.baselines, *self.grid.values())}
+        for key, why in self.dealing.failed.items():
+            self.excluded.append(Excluded(names[key], why))
+        self.excluded += [Excluded(c.name, self._why_no_forecast(c)) for c in self.unforecast]
+        for key, row in self.rows.items():
+            runs = row.live or row.forecast
+            if runs and (self.standings is None or key not in self.standings.value):
+                why = self.objective.why_none(figures(runs))
+                self.excluded.append(Excluded(names[key], why))
+
+    def _why_no_forecast(self, configuration: Configuration) -> str:
+        """What kept a draft from being replayed or timed."""
+        draft, failures = configuration.draft, self.dealing.executor.outcomes.failures
+        if draft is not None and draft.name in self.dropped:
+            return self.dropped[draft.name]
+        for plan in (forecaster.plan for forecaster in self.forecasters.values()):
+            for one in plan.drafts:
+                for step in (one.replay, one.curve):
+                    if plan.is_of(one, configuration.key) and step and step.key in failures:
+                        return failures[step.key].error.message
+        return "nothing could be forecast of it"
+
+    @property
+    def seconds_to_decide(self) -> float | None:
+        """Until leader and rival would be known to differ, or to be within the margin, about."""
+        found = self.standings
+        rival = self.grid.get(found.rival) if found is not None and found.rival else None
+        if found is None or rival is None or rival.key.ngram is not None:
             return None
-        return standings(
-            rows,
-            base,
-            self.aim.objective,
-            weights=self.aim.weights,
-            margin=self.aim.margin,
-            confidence=self.aim.confidence,
-            acceptance_sd=max((sd for sd in self.floors.values() if sd is not None), default=0.0),
-        )
-
-    @cached_property
-    def floors(self) -> dict[str, float | None]:
-        """By engine, what a draft's acceptance differs by between batch shapes."""
-        ids = [prompt.id for prompt in self.prompts.prompts]
-        return {n: f.acceptance_floor(ids) for n, f in self.forecasters.items()}
-
-    def _base(self) -> CandidateKey | None:
-        """The no draft that others are compared with: the fastest, by live requests if any."""
-
-        def speed(c: Configuration) -> float:
-            runs = self._known(c.key)
-            return figures(runs).end_to_end_speed or 0.0 if runs else -1.0
-
-        able = [c for c in self.bare if self._open(c.key)]
-        return max(able, key=speed).key if able else None
-
-    def decision(
-        self, excluded: Sequence[Excluded], file_bytes: Mapping[str, int | None]
-    ) -> Decision:
-        standing = self.standing()
-        pick = _picked(standing, self.dealing, self.look, file_bytes) if standing else None
-        decided = pick is not None and standing is not None and standing.decided(self.look)
-        order = sorted(
-            (c for c in self.grid.values() if self.dealing.runs.get(c.key) and self._open(c.key)),
-            key=lambda c: (c.key != pick, -(standing.value.get(c.key, 0.0) if standing else 0.0)),
-        )
-        failed = [
-            Excluded(c.name, self.dealing.failed[c.key])
-            for c in (*self.bare, *self.grid.values())
-            if c.key in self.dealing.failed
-        ]
-        failed += [Excluded(c.name, self._why_no_forecast(c)) for c in self.unforecast]
-        known = standing.value if standing is not None else {}
-        unable = [
-            Excluded(c.name, self.aim.objective.why_none(figures(runs)))
-            for c in (*self.bare, *self.grid.values())
-            if self._open(c.key) and c.key not in known and (runs := self._known(c.key))
-        ]
-        return Decision(
-            forecasts=tuple(self.forecasts.values()),
-            rows=self.rows(),
-            standings=standing,
-            pick=pick,
-            decided=decided,
-            look=self.look,
-            dealing=self.dealing,
-            finalists=tuple(order),
-            baselines=tuple(self.bare),
-            seconds_to_decide=None if decided or standing is None else self._cost(standing),
-            left_out=tuple(self.left_out),
-            excluded=(*excluded, *failed, *unable),
-            dropped=self.dropped,
-            silent=self.silent,
-            acceptance_sd=self.floors,
-            looks=self.judged,
-            forecasters=self.forecasters,
-            base=next((row for row in self.rows() if row.key == self._base()), None),
-        )
-
-    def _cost(self, standing: Standings[CandidateKey]) -> float | None:
-        """Seconds until leader and rival would be known to differ, or to be within the margin."""
-        rival = self.grid.get(standing.rival) if standing.rival is not None else None
-        leader = self.grid.get(standing.leader)
-        if not self.aim.objective.timed or rival is None or rival.key.ngram is not None:
+        if self.decided or not self.objective.timed:
             return None
-        seated = [*self.bare, *(c for c in (leader, rival) if c is not None)]
-        lead = standing.value[standing.leader] - standing.value[rival.key]
-        wanted = max(abs(lead), math.log1p(self.aim.margin)) / 2.2
-        starts = max(1.0, 2 * (standing.start_sd / wanted) ** 2)
+        lead = found.value[found.leader] - found.value[rival.key]
+        wanted = max(abs(lead), math.log1p(self.margin)) / 2.2
+        starts = max(1.0, 2 * (found.start_sd / wanted) ** 2)
         had = len({run.block for run in self.dealing.runs.get(rival.key, [])})
         more = max(1, math.ceil(starts) - had)
-        share = self.prompts.prompts[: max(1, len(self.prompts.prompts) // max(self.blocks, 1))]
-        return more * self.dealing.estimate(seated, share)
+        seated = [*self.baselines, *self._leader(), rival]
+        return more * self.dealing.estimate(seated, self.blocks[0])
 
 
-def _picked(
-    standing: Standings[CandidateKey],
-    dealing: Dealing,
-    confidence: float,
+def decide(
+    layouts: Sequence[Layout],
+    recipe: Recipe,
+    excluded: Sequence[Excluded],
+    executor: Executor,
     file_bytes: Mapping[str, int | None],
-) -> CandidateKey:
-    """The leader, or the smallest file that is surely within the margin of the best."""
+    again: str | None = None,
+    reference: Mapping[str, Engine] | None = None,
+) -> Decision | None:
+    """Trace, replay, time, forecast, deal, and pick; None where ``recipe`` scores nothing.
 
-    def size(key: CandidateKey) -> float:
-        if not key.is_file or key.draft is None:
-            return 0.0
-        known = file_bytes.get(key.draft)
-        return math.inf if known is None else known
-
-    if not standing.decided(confidence):
-        return standing.leader
-    as_good = [
-        key
-        for key, chance in standing.within.items()
-        if chance >= confidence and (dealing.runs.get(key) or not dealing.runs)
-    ]
-    return min(as_good, key=lambda key: (size(key), -standing.value[key]))
-
-
-def _load_s(plan: ForecastPlan, forecaster: Forecaster, forecasts: Sequence[Forecast]) -> float:
-    """Seconds to load the target, about: what recording the trace took beyond its steps."""
-    if isinstance(plan.trace, RecordedTraceStep):
-        return 0.0
-    bare = next((f for f in forecasts if f.key.draft is None), None)
-    steps_s = sum(run.wall_ms for run in bare.runs) / 1000 if bare is not None else 0.0
-    return max(0.0, forecaster.outcomes.artifact(plan.trace).seconds - steps_s)
+    Of ``layouts`` every draft may win; ``excluded`` are those that may not. ``reference``: by
+    engine another build of it, on which all that is dealt is dealt as well.
+    """
+    score, prompts = recipe.score, layouts[0].prompts
+    if score is None or prompts is None:
+        return None
+    found = Decision(
+        score,
+        Objective(recipe.pick.maximize),
+        recipe.pick.confidence,
+        recipe.pick.margin,
+        prompts.prompts,
+        file_bytes,
+        Dealing(executor, True, score.live_budget.minutes * 60, {}, reference=reference or {}),
+        again,
+        excluded=list(excluded),
+    )
+    for layout in layouts:
+        found.add(layout)
+    found.run()
+    found.exclude()
+    return found

@@ -32,10 +32,10 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
 from cook.record.measured import SlotSpeed
-from cook.scoring.iid import CAVEAT, IidRow, alpha_of, best_length, iid_row
-from cook.scoring.link import Link
+from cook.scoring.batch_curve import BatchCurve, Link
+from cook.scoring.iid import CAVEAT, IidRow, alpha_of, best_length, break_even, iid_row
 from cook.scoring.parallel import ParallelSpeed
-from cook.scoring.price import BatchCurve, Forecast, break_even
+from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.replay import ReplayOutcome
@@ -461,7 +461,7 @@ def _of_draft(
     if timings is not None and forecaster.priced:
         runs = found[0].runs
         middle = round(sum(r.prompt_n + r.predicted_n / 2 for r in runs) / len(runs))
-        even = [break_even(timings, s, plan.profile, middle) for s in plan.settings]
+        even = [break_even(timings, s.n_max, plan.profile, middle) for s in plan.settings]
     return DraftPrediction(
         name=draft.draft.name,
         path=path,

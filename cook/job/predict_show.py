@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from cook.job.predict import (
@@ -110,7 +110,7 @@ def _figures(
         "cycles": found.cycles,
         "acceptance": found.acceptance_rate,
         "acceptance_length": found.acceptance_length,
-        "by_depth": [{"drafted": d, "accepted": a} for d, a in forecast.by_depth],
+        "by_depth": [{"drafted": d.drafted, "accepted": d.accepted} for d in forecast.by_depth],
         **(timed if whole.no_draft else dict.fromkeys(timed)),
     }
 
@@ -261,7 +261,7 @@ def _show_best(best: Forecast, bare: Forecast | None, output: Output) -> None:
     output.data(f"{best.name}: accepted by place in the draft")
     depths = [
         (place, f"{accepted}/{drafted}", f"{accepted / drafted:.1%}")
-        for place, (drafted, accepted) in enumerate(best.by_depth, 1)
+        for place, drafted, accepted in map(astuple, best.by_depth)
         if drafted
     ]
     output.table(depths, right("place", "accepted/drafted", "acceptance"))

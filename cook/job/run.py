@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, RemoteExecutor, closure
 from cook.graph.step import Step
 from cook.graph.store import Store
-from cook.job.assemble import Finished, aim_of, assemble
+from cook.job.assemble import assemble
 from cook.job.decide import decide
 from cook.job.drafts import draft_records, over_limits
 from cook.job.layout import Layout, checks_of
@@ -104,36 +104,17 @@ def build(
                 for c in layout.grid
                 if c.draft is not None and c.draft.name in over
             ]
-            left_out = [one for layout in layouts for one in layout.left_out]
-            decision = parallel = None
-            score, prompts = prepared.recipe.score, layouts[0].prompts
-            if score is not None and prompts is not None:
-                others = {name: engine_at(name, path) for name, path in (reference or {}).items()}
-                decision = decide(
-                    *(qualified, prompts, score, aim_of(prepared.recipe), excluded, executor),
-                    {draft.quant: draft.file_bytes for draft in drafts},
-                    again,
-                    others,
-                )
-                checks = tuple(checks_of(qualified, decision.finalists, decision.dealing.dealt))
-                executor.run(checks)
-                decision = replace(decision, checks=checks)
-                left_out += decision.left_out
-                if max(score.slots) > 1:
-                    parallel = in_parallel(qualified, decision, score, executor)
-                    left_out += parallel.left_out
-            record = assemble(
-                Finished(
-                    loaded=prepared.loaded,
-                    demo=prepared.demo,
-                    layouts=layouts,
-                    left_out=tuple(left_out),
-                    outcomes=outcomes,
-                    decision=decision,
-                    origins=prepared.origins,
-                    parallel=parallel,
-                )
-            )
+            sizes = {draft.quant: draft.file_bytes for draft in drafts}
+            others = {name: engine_at(name, path) for name, path in (reference or {}).items()}
+            recipe, parallel = prepared.recipe, None
+            decision = decide(qualified, recipe, excluded, executor, sizes, again, others)
+            if decision is not None:
+                dealt = decision.dealing.dealt
+                decision.checks = tuple(checks_of(qualified, decision.finalists, dealt))
+                executor.run(decision.checks)
+                if max(decision.score.slots) > 1:
+                    parallel = in_parallel(qualified, decision, executor)
+            record = assemble(prepared, outcomes, decision, parallel)
     path = keep_record(record)
     return Built(
         record,

@@ -1,20 +1,132 @@
-"""The pick in a few sentences: how much faster, over what, decided or not, and what would decide.
+"""The pick and its sentence: how much faster, over what, decided or not, and what would decide.
 
-It stands above a table of the same figures and says nothing that a row contradicts: the pick is
-the best live row, or the sentence says why not.
+The sentence stands above a table of the candidates' figures and contradicts no row of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 
-from cook.record.measured import Figures
+from cook.job.decide import Decision
+from cook.job.layout import Configuration
+from cook.record.measured import Figures, Prediction
 from cook.record.objective import Objective
-from cook.record.record import Candidate, Excluded, Pick
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import Candidate, CandidateKey, Excluded, Pick
+from cook.scoring.compare import interval, log_ratio, paired
+from cook.scoring.figures import by_category, by_prompt, figures
 from cook.units import plural
 
 DISTURBED_SHARE = 0.1
 """Of the live requests, above which other programs had too much of a part in them."""
+DECODE, WHOLE = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
+
+
+def picked(
+    decision: Decision, configurations: Sequence[Configuration]
+) -> tuple[tuple[Candidate, ...], Pick]:
+    """The candidates with their figures, and the pick with its certainty, in names."""
+    candidates = tuple(_scored(decision, configuration) for configuration in configurations)
+    pick = Pick(
+        candidate=None,
+        sentence=nothing_qualifies(decision.excluded),
+        maximize=decision.objective.value,
+        confidence=decision.confidence,
+        margin=decision.margin,
+        value=None,
+        ranking=(),
+        excluded=tuple(decision.excluded),
+    )
+    found, names = decision.standings, {c.key: c.name for c in candidates}
+    winner = next((c for c in candidates if c.key == decision.pick), None)
+    if winner is None or found is None:
+        return candidates, pick
+    shown, objective = winner.live, decision.objective
+    if not objective.timed and winner.predicted is not None:
+        shown = winner.predicted.figures  # of a count that of all replayed prompts
+    pick = replace(
+        pick,
+        candidate=winner.name,
+        value=objective.of(shown) if shown is not None else None,
+        ranking=tuple(names[key] for key in decision.ranking),
+        decided=decision.decided,
+        leader=names[found.leader],
+        seconds_to_decide=decision.seconds_to_decide,
+        within={names[key]: chance for key, chance in found.within.items()},
+        looks=decision.looks,
+        start_sd=found.start_sd if objective.timed else None,
+    )
+    if found.rival is not None:
+        low, high = math.exp(found.low), math.exp(found.high)
+        pick = replace(pick, rival=names[found.rival], rival_low=low, rival_high=high)
+    live = [run for row in decision.rows.values() for run in row.live]
+    disturbed = sum(run.disturbed for run in live) / max(len(live), 1)
+    sentence = pick_sentence(pick, winner, candidates, disturbed)
+    return candidates, replace(pick, sentence=sentence)
+
+
+def _scored(decision: Decision, configuration: Configuration) -> Candidate:
+    """The candidate with its figures, live and forecast, and nothing that is checked of it."""
+    key, base, weights = configuration.key, decision.base, decision.score.weights
+    row = decision.rows.get(key)
+    runs = row.live if row is not None else ()
+    whole = decode = between = None
+    if row is not None and base is not None:
+        whole, decode = (paired(row, base, one, weights) for one in (WHOLE, DECODE))
+        if key != base.key:
+            between = interval(runs, base.live, WHOLE, weights, decision.confidence, about=whole)
+    return Candidate(
+        name=configuration.name,
+        engine=key.engine,
+        draft=key.draft,
+        settings=key.settings,
+        cache_type=key.cache_type,
+        live=figures(runs, weights) if runs else None,
+        reason=None,
+        categories=by_category(runs),
+        speedup=_exp(whole),
+        speedup_interval=between,
+        decode_speedup=_exp(decode),
+        output=None,
+        server_peak_rss_bytes=None,
+        command=(),
+        predicted=_predicted(decision, key, runs),
+        prompts=by_prompt(runs, live=True) if runs else None,
+        ngram=key.ngram,
+    )
+
+
+def _predicted(
+    decision: Decision, key: CandidateKey, live: Sequence[PromptRun]
+) -> Prediction | None:
+    """The forecast of a candidate, and how far off its live requests show it to be."""
+    forecast, bare = (decision.forecasts.get(k) for k in (key, CandidateKey(key.engine)))
+    if forecast is None or bare is None:
+        return None
+    weights, by_id = decision.score.weights, {run.id: run for run in forecast.runs}
+    seen = [run for run in live if run.id in by_id]
+    guess = [by_id[run.id] for run in seen]
+    speedups = [_exp(log_ratio(forecast.runs, bare.runs, o, weights)) for o in (WHOLE, DECODE)]
+    logs = (log_ratio(guess, seen, objective, weights) for objective in (WHOLE, DECODE))
+    off_by = [math.expm1(log) if log is not None else None for log in logs]
+    return Prediction(
+        figures=figures(forecast.runs, weights),
+        **asdict(forecast.spent),
+        speedup=speedups[0],
+        decode_speedup=speedups[1],
+        on_live=figures(guess, weights) if guess else None,
+        off_by=off_by[0],
+        decode_off_by=off_by[1],
+        by_depth=forecast.by_depth,
+        categories=by_category(forecast.runs),
+        prompts=by_prompt(forecast.runs),
+    )
+
+
+def _exp(log: float | None) -> float | None:
+    return math.exp(log) if log is not None else None
 
 
 def nothing_qualifies(excluded: Sequence[Excluded]) -> str:
@@ -44,7 +156,8 @@ def _parts(
         why = "is the smaller file" if winner.key.is_file else "needs no file"
         yield f"Decided: it is within {margin} of {pick.leader}, the best ({sure}), and {why}"
     elif pick.decided:
-        where = "on these prompts " if _may_not_pay(winner) else ""
+        found = winner.speedup_interval
+        where = "on these prompts " if found is not None and found.low < 1 < found.high else ""
         yield f"Decided {where}({sure}): no other candidate is more than {margin} {better}"
     else:
         yield from _undecided(pick, candidates, better)
@@ -128,8 +241,3 @@ def _interval(candidate: Candidate) -> str:
     """Of the end-to-end speedup on other prompts of the kind."""
     found = candidate.speedup_interval
     return f" ({found.low:.2f} to {found.high:.2f} on other such prompts)" if found else ""
-
-
-def _may_not_pay(candidate: Candidate) -> bool:
-    found = candidate.speedup_interval
-    return found is not None and found.low < 1 < found.high

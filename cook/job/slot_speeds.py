@@ -21,11 +21,10 @@ from cook.job.decide import Decision
 from cook.job.drafts import why_not
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
-from cook.recipe.schema import ScoreSpec
 from cook.record.measured import SlotSpeed
 from cook.record.record import Excluded
+from cook.scoring.batch_curve import BatchCurve
 from cook.scoring.figures import figures
-from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import (
     ServedInParallel,
@@ -125,54 +124,39 @@ class SlotForecaster:
     def _requests(
         self, settings: DraftSettings | None, wanted: set[str] | None
     ) -> Iterator[SimulatedReply]:
-        plan = self.forecaster.plan
-        if settings is None:
-            for head in self.forecaster.trace.heads:
-                if wanted is None or head.id in wanted:
-                    yield SimulatedReply(
-                        plain_steps(head.emitted), head.prompt_tokens, head.emitted
-                    )
-            return
-        texts = self.forecaster.texts(self.plan.draft, wanted)
-        for _, positions in sorted(texts, key=lambda text: self._place[text[0].id]):
-            run = simulate(positions, settings, plan.profile)
-            yield SimulatedReply(run, positions.prompt, positions.reply)
-
-    @property
-    def _place(self) -> dict[str, int]:
-        return {head.id: place for place, head in enumerate(self.forecaster.trace.heads)}
+        one = self.forecaster
+        texts = one.texts(self.plan.draft) if settings is not None else {}
+        for head in one.trace.heads:
+            if wanted is not None and head.id not in wanted:
+                continue
+            if settings is None:
+                run = plain_steps(head.emitted)
+            elif head.id in texts:
+                run = simulate(texts[head.id], settings, one.plan.profile)
+            else:
+                continue
+            yield SimulatedReply(run, head.prompt_tokens, head.emitted)
 
     def _prices(self, settings: DraftSettings | None) -> SlotPrices | None:
-        one = self.forecaster
-        target = self._curves(
-            self.plan.plain if settings is None else self.plan.verify,
-            one.plan.plain if settings is None else one.plan.verify,
-        )
-        draft = self._curves(self.plan.drafting, self.plan.draft.curve)
+        one, plan, draft = self.forecaster, self.plan, None
+        if settings is None:
+            timings, target = one.baseline_timings(), self._curves(plan.plain, one.plan.plain)
+        else:
+            timings, target = one.timings(plan.draft), self._curves(plan.verify, one.plan.verify)
+            draft = self._curves(plan.drafting, plan.draft.curve)
+        if timings is None or target is None or (settings is not None and draft is None):
+            return None
         if draft is not None:
             draft = SlotCurves(
                 {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
                 one.over_link(draft.prompts),
             )
-        if target is None or (settings is not None and draft is None):
-            return None
-        alone, drafting = one.baseline_timings(), one.timings(self.plan.draft)
-        batch = self.plan.verify.args.batch or BATCH
-        if settings is None and alone is not None:
-            return SlotPrices(
-                target,
-                target_sample_s=alone.target_sample_s,
-                batch=batch,
-                factor=self.factor,
-            )
-        if drafting is None:
-            return None
         return SlotPrices(
             target,
             draft,
-            target_sample_s=drafting.target_sample_s,
-            draft_sample_s=drafting.draft_sample_s,
-            batch=batch,
+            target_sample_s=timings.target_sample_s,
+            draft_sample_s=timings.draft_sample_s,
+            batch=plan.verify.args.batch or BATCH,
             factor=self.factor,
         )
 
@@ -225,9 +209,7 @@ class InParallel:
     steps: tuple[SlotCurveStep | LiveStep, ...] = ()
 
 
-def in_parallel(
-    layouts: Sequence[Layout], decision: Decision, score: ScoreSpec, executor: Executor
-) -> InParallel:
+def in_parallel(layouts: Sequence[Layout], decision: Decision, executor: Executor) -> InParallel:
     """No draft, the pick's settings, and the settings that are best at each number of slots.
 
     The pick's draft, or where none is picked the best that was predicted, on its engine; nothing
@@ -240,10 +222,10 @@ def in_parallel(
     layout, draft, usual = found
     assert layout.forecast is not None, "its candidates were predicted"
     assert layout.baseline is not None, "it scores"
-    plan = slot_plan(layout.forecast, draft, score.slots)
+    plan = slot_plan(layout.forecast, draft, decision.score.slots)
     executor.run(plan.steps())
     one = decision.forecasters[layout.engine.name]
-    forecaster = SlotForecaster(one, plan, decision.factor(layout.engine.name))
+    forecaster = SlotForecaster(one, plan, _factor(decision, layout.engine.name))
     order = [head.id for head in one.trace.heads]
     asked = {p.id for p in layout.baseline.live.prompts}
     wanted: dict[tuple[int, DraftSettings | None], LiveStep] = {}
@@ -258,7 +240,7 @@ def in_parallel(
                 continue
             step = parallel_run(configuration, slots, order)
             cost_s = load_s + served.seconds
-            if spent_s + cost_s > score.live_budget.minutes * 60:
+            if spent_s + cost_s > decision.dealing.budget_s:
                 why = f"left out: about {cost_s:.0f} s more, and score.live_budget is spent"
                 left_out.append(Excluded(f"{configuration.name} at {slots} slots", why))
                 continue
@@ -275,6 +257,18 @@ def in_parallel(
         tuple(left_out),
         (*plan.steps(), *lives),
     )
+
+
+def _factor(decision: Decision, engine: str) -> float:
+    """Live over forecast decode time of what ran on ``engine``; 1 where nothing did."""
+    live_ms = forecast_ms = 0.0
+    for row in decision.rows.values():
+        forecast = {run.id: run.predicted_ms for run in row.forecast}
+        for run in row.live:
+            if row.key.engine == engine and row.key.ngram is None and run.id in forecast:
+                live_ms += run.predicted_ms
+                forecast_ms += forecast[run.id]
+    return live_ms / forecast_ms if forecast_ms else 1.0
 
 
 def _drafting(

@@ -4,7 +4,7 @@ drafting in parallel. None of it decides anything."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cook.engines.worker.messages import Replay
 from cook.errors import InputError
@@ -12,26 +12,14 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.job.forecast import Forecaster
 from cook.job.layout import DraftForecast, Rival
-from cook.record.record import CandidateKey
+from cook.record.measured import Rejection
+from cook.record.record import CandidateKey, ChainFigures, SampledChain
+from cook.scoring.figures import by_prompt, figures
 from cook.scoring.parallel import ParallelSpeed, dsi, pearl
 from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.steps.replay import expected_reply, replayed, sampled_reply
 from cook.steps.trace import TraceStep
-
-
-@dataclass(frozen=True)
-class ChainForecast:
-    """No draft and every draft at its best under another sampling chain than the deployed one.
-
-    ``rejection``: what rejection sampling would make of them; empty for a greedy chain, where the
-    two rules are one. ``reason``: why there is no forecast.
-    """
-
-    sampling: Sampling
-    forecasts: tuple[Forecast, ...] = ()
-    rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,8 +35,15 @@ class ChainExpectation:
     rejection: tuple[SampledPrediction, SampledPrediction]
 
 
-def under(forecaster: Forecaster, chain: TraceStep, ids: Collection[str]) -> ChainForecast:
-    """Every draft, at its best setting, on what the target wrote under ``chain``."""
+def under(
+    forecaster: Forecaster,
+    chain: TraceStep,
+    ids: Collection[str],
+    weights: Mapping[str, float] | None,
+) -> SampledChain:
+    """No draft and every draft, at its best setting, on what the target wrote under ``chain``, on
+    the prompts ``ids``. Empty, with the reason, where there is no forecast."""
+    engine = forecaster.plan.engine.name
     there = replace(forecaster, plan=forecaster.plan.on(chain))
     try:
         best: dict[tuple[str | None, str | None], Forecast] = {}
@@ -58,10 +53,20 @@ def under(forecaster: Forecaster, chain: TraceStep, ids: Collection[str]) -> Cha
                 best[file] = one
         drawn = rejection(there, ids)
     except InputError as error:  # its replies go on farther than anything was timed
-        return ChainForecast(chain.sampling, reason=error.message)
+        return SampledChain(engine, chain.sampling, (), error.message)
     if not best:
-        return ChainForecast(chain.sampling, reason="nothing could be replayed")
-    return ChainForecast(chain.sampling, tuple(best.values()), drawn)
+        return SampledChain(engine, chain.sampling, (), "nothing could be replayed")
+    found = tuple(
+        ChainFigures(
+            one.name,
+            one.key,
+            figures(one.runs, weights),
+            by_prompt(one.runs),
+            drawn.get(one.key),
+        )
+        for one in best.values()
+    )
+    return SampledChain(engine, chain.sampling, found)
 
 
 def _speed(one: Forecast) -> float:
@@ -70,17 +75,19 @@ def _speed(one: Forecast) -> float:
 
 def rejection(
     forecaster: Forecaster, only: Collection[str] | None = None
-) -> dict[CandidateKey, SampledPrediction]:
+) -> dict[CandidateKey, Rejection]:
     """Every setting without p_min and n_min, were it verified by rejection sampling.
 
     Empty for a greedy trace, where the two rules are one.
     """
     plain = [s for s in forecaster.plan.settings if not s.p_min and not s.n_min]
     return {
-        forecaster.plan.key(draft, settings): found
+        forecaster.plan.key(draft, settings): Rejection(
+            one.draft_n, one.draft_n_accepted, one.cycles, one.decode_tokens_per_s
+        )
         for draft in forecaster.plan.drafts
         if draft.draft.after is None and forecaster.timings(draft) is not None
-        for settings, found in zip(
+        for settings, one in zip(
             plain, sampled(forecaster, draft, [s.n_max for s in plain], only), strict=False
         )
     }
@@ -131,10 +138,9 @@ def under_stored(
     profile = forecaster.plan.profile
 
     def ends(n_max: int, rule: str) -> tuple[SampledPrediction, SampledPrediction]:
-        pairs = [getattr(one, rule) for one in found]
         low, high = (
-            predict_sampled([pair[end] for pair in pairs], n_max, timings, profile)
-            for end in (0, 1)
+            predict_sampled(replies, n_max, timings, profile)
+            for replies in zip(*(getattr(one, rule) for one in found), strict=True)
         )
         return low, high
 
@@ -148,21 +154,18 @@ def under_stored(
 def after_ngrams(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> list[Forecast]:
     """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
     server that answers the whole trace. None without the draft's times."""
-    plan, timings = forecaster.plan, forecaster.timings(draft)
-    if timings is None or len(forecaster.texts(draft)) < len(forecaster.trace):
+    if forecaster.timings(draft) is None or len(forecaster.texts(draft)) < len(forecaster.trace):
         return []
-    return [
-        forecaster.of_draft(draft, settings, timings, after=rival) for settings in plan.settings
-    ]
+    return [forecaster.of_draft(draft, s, after=rival) for s in forecaster.plan.settings]
 
 
 def in_parallel_with(
     forecaster: Forecaster, draft: DraftForecast, lengths: Sequence[int]
 ) -> tuple[ParallelSpeed, ...]:
     """PEARL and DSI with ``draft``; none where no times are known."""
-    timings = forecaster.timings(draft)
+    timings, texts = forecaster.timings(draft), forecaster.texts(draft)
     if not forecaster.priced or timings is None:
         return ()
-    texts = forecaster.texts(draft)
-    replies, weights = [text for _, text in texts], [head.weight for head, _ in texts]
+    weights = [head.weight for head in forecaster.trace.heads if head.id in texts]
+    replies = list(texts.values())
     return pearl(replies, weights, lengths, timings), dsi(replies, weights, timings)

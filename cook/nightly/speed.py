@@ -18,8 +18,7 @@ import numpy as np
 from cook.nightly.night import Night
 from cook.record.measured import PromptFigures
 from cook.record.record import Candidate
-from cook.scoring.compare import START
-from cook.scoring.student import student_quantile
+from cook.scoring.compare import START, student_quantile
 from cook.units import plural
 
 FEWEST_NIGHTS, MOST_NIGHTS = 3, 40

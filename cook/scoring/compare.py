@@ -17,10 +17,12 @@ would differ on *other* prompts of the kind is :func:`interval`, kept apart from
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -29,8 +31,7 @@ from cook.formats.arrays import Floats
 from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.figures import figures
-from cook.scoring.student import student_quantile
+from cook.scoring.figures import figures, ratio, request_weights
 
 K = TypeVar("K", bound=Hashable)
 
@@ -101,16 +102,22 @@ def common(a: Sequence[PromptRun], b: Sequence[PromptRun]) -> list[tuple[PromptR
     return [(run, other[run.id, run.block]) for run in a if (run.id, run.block) in other]
 
 
+def sides(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> tuple[list[PromptRun], list[PromptRun]]:
+    """The first of each pair, and the second."""
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
 def log_ratio(
     a: Sequence[PromptRun],
     b: Sequence[PromptRun],
     objective: Objective,
     weights: Mapping[str, float] | None = None,
+    ids: Collection[str] | None = None,
 ) -> float | None:
-    """Log of the figure of ``a`` over that of ``b``; None where either has none."""
-    if not a or not b:
-        return None
-    mine, theirs = (objective.of(figures(runs, weights)) for runs in (a, b))
+    """Log of the figure of ``a`` over that of ``b``, on the prompts ``ids``; None where either has
+    none."""
+    sides = ([run for run in runs if ids is None or run.id in ids] for runs in (a, b))
+    mine, theirs = (ratio(side, objective, weights) for side in sides)
     return math.log(mine / theirs) if mine and theirs else None
 
 
@@ -129,27 +136,38 @@ def interval(
     Prompts are clusters and categories are strata (Cochran 1977, Sampling Techniques, 6.11, for a
     ratio of two such ratios); server starts come on top. None with too few prompts.
     """
-    pairs = common(a, b)
-    if not pairs:
-        return None
-    mine, theirs = [x for x, _ in pairs], [y for _, y in pairs]
-    ratio = log_ratio(mine, theirs, objective, weights)
-    shares, others = (_shares(runs, objective, weights) for runs in (mine, theirs))
-    if ratio is None or shares is None or others is None:
+    mine, theirs = sides(common(a, b))
+    log = log_ratio(mine, theirs, objective, weights)
+    if log is None:
         return None
     each: dict[str, float] = {}
-    stratum: dict[str, str] = {}
-    for run, one, other in zip(mine, shares, others, strict=True):
+    shares = (_shares(runs, objective, weights) for runs in (mine, theirs))
+    for run, one, other in zip(mine, *shares, strict=True):
         each[run.id] = each.get(run.id, 0.0) + one - other
-        stratum[run.id] = run.category
     if len(each) < FEWEST_PROMPTS:
         return None
-    variance, freedom = clustered_variance(list(each.values()), list(stratum.values()))
+    categories = {run.id: run.category for run in mine}
+    variance, freedom = clustered_variance(list(each.values()), [categories[id] for id in each])
     if objective.timed:
         variance += 2 * START**2 / len({run.block for run in mine})
     reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
-    ratio = ratio if about is None else about
-    return Interval(math.exp(ratio - reach), math.exp(ratio + reach), confidence, METHOD)
+    log = log if about is None else about
+    return Interval(math.exp(log - reach), math.exp(log + reach), confidence, METHOD)
+
+
+def _shares(
+    runs: Sequence[PromptRun], objective: Objective, weights: Mapping[str, float] | None
+) -> Floats:
+    """What each request adds to the log figure: its numerator's share less its denominator's."""
+    parts = _parts(runs, objective) * np.array(request_weights(runs, weights))[:, None]
+    shares = parts / parts.sum(axis=0)
+    return np.asarray(shares[:, 0] - shares[:, 1])
+
+
+def _parts(runs: Sequence[PromptRun], objective: Objective) -> Floats:
+    """(numerator, denominator) of requests that have them [n, 2]."""
+    found = [part for run in runs if (part := objective.parts(run)) is not None]
+    return np.array(found).reshape(-1, 2)
 
 
 def clustered_variance(values: Sequence[float], categories: Sequence[str]) -> tuple[float, int]:
@@ -162,27 +180,6 @@ def clustered_variance(values: Sequence[float], categories: Sequence[str]) -> tu
         groups.setdefault("" if pooled else category, []).append(value)
     variance = sum(len(g) * float(np.var(g, ddof=1)) for g in groups.values())
     return variance, len(values) - len(groups)
-
-
-def _shares(
-    runs: Sequence[PromptRun], objective: Objective, weights: Mapping[str, float] | None
-) -> list[float] | None:
-    """What each request adds to the log figure: its numerator's share less its denominator's."""
-    parts = [objective.parts(run) for run in runs]
-    if any(part is None for part in parts):
-        return None
-    tokens: dict[str, float] = {}
-    for run in runs:
-        tokens[run.category] = tokens.get(run.category, 0.0) + run.predicted_n - 1
-    weight = [
-        1.0 if weights is None else weights.get(r.category, 1.0) / max(tokens[r.category], 1.0)
-        for r in runs
-    ]
-    top = [w * part[0] for w, part in zip(weight, parts, strict=True) if part is not None]
-    bottom = [w * part[1] for w, part in zip(weight, parts, strict=True) if part is not None]
-    if sum(top) <= 0 or sum(bottom) <= 0:
-        return None
-    return [t / sum(top) - b / sum(bottom) for t, b in zip(top, bottom, strict=True)]
 
 
 def standings(
@@ -201,50 +198,45 @@ def standings(
     shapes, for objectives that are counts, which live runs do not change.
     """
     zero = next(row for row in rows if row.key == base)
-    noise = (
-        _Noise.of(rows, zero, objective)
-        if objective.timed
-        else _Noise(acceptance_sd, 60, counts=True)
-    )
-    measured = {
-        row.key: found
-        for row in rows
-        if objective.timed and row.live
-        if (found := _measured(row, zero, objective, weights, noise)) is not None
-    }
-    forecast = {
-        row.key: said
-        for row in rows
-        if (said := _forecast(row, zero, objective, weights)) is not None
-    }
-    rng = np.random.default_rng(SEED)
-    value, draws = _guesses(rows, base, measured, forecast, noise, rng)
+    measured: dict[K, tuple[float, float]] = {}
+    if objective.timed:
+        start_sd, freedom = _start_noise(rows, zero, objective)
+        for row in rows:
+            log = paired(row, zero, objective, weights)
+            if log is not None:
+                sd = math.sqrt(_live_variance(row, zero, objective, start_sd))
+                measured[row.key] = log, sd
+        value, draws = _guesses(rows, zero, measured, freedom, objective, weights)
+    else:
+        start_sd, rng = acceptance_sd, np.random.default_rng(SEED)
+        counted = {row.key: row.forecast or row.live for row in rows}
+        each = {k: objective.of(figures(runs, weights)) for k, runs in counted.items() if runs}
+        value = {key: math.log(found) for key, found in each.items() if found}
+        draws = {key: v + start_sd * rng.normal(size=DRAWS) for key, v in value.items()}
     if not value:
         return None
     keys = list(value)
     logs = np.array([draws[key] for key in keys])
-    best = logs.max(axis=0)
-    ran = [key for key in keys if key in measured] or keys
-    leader = max(ran, key=lambda key: value[key])
-    lead = logs[keys.index(leader)]
-    within = (logs >= best - math.log1p(margin)).mean(axis=1)
-    chance = np.bincount(logs.argmax(axis=0), minlength=len(keys)) / logs.shape[1]
-    ahead = (logs - lead > math.log1p(margin)).mean(axis=1)
+    leader = max([key for key in keys if key in measured] or keys, key=lambda key: value[key])
+    gain = logs - logs[keys.index(leader)]
+    within = (logs >= logs.max(axis=0) - math.log1p(margin)).mean(axis=1)
+    chance = np.bincount(logs.argmax(axis=0), minlength=len(keys)) / DRAWS
+    ahead = (gain > math.log1p(margin)).mean(axis=1)
     others = [i for i, key in enumerate(keys) if key != leader]
     rival = max(others, key=lambda i: (ahead[i], value[keys[i]]), default=None)
     low = high = 0.0
     if rival is not None:
         tail = (1 - confidence) / 2
-        low, high = (float(q) for q in np.quantile(logs[rival] - lead, [tail, 1 - tail]))
+        low, high = (float(q) for q in np.quantile(gain[rival], [tail, 1 - tail]))
     return Standings(
         leader=leader,
         value=value,
-        chance={key: float(p) for key, p in zip(keys, chance, strict=True)},
-        within={key: float(p) for key, p in zip(keys, within, strict=True)},
+        chance=dict(zip(keys, chance.tolist(), strict=True)),
+        within=dict(zip(keys, within.tolist(), strict=True)),
         rival=keys[rival] if rival is not None else None,
         low=low,
         high=high,
-        start_sd=noise.start_sd,
+        start_sd=start_sd,
     )
 
 
@@ -254,144 +246,88 @@ def paired(
     """Log of a candidate's live figure over no draft's on the same requests, moved to all prompts
     that no draft was dealt by what the forecast says that they differ by from those of the
     candidate; None where either has no such figure."""
-    pairs = common(row.live, base.live)
-    mine, theirs = [x for x, _ in pairs], [y for _, y in pairs]
+    mine, theirs = sides(common(row.live, base.live))
     found = log_ratio(mine, theirs, objective, weights)
-    if found is None:
-        return None
-    said = []
-    for ids in ({run.id for run in mine}, {run.id for run in base.live}):
-        one, other = ([run for run in r.forecast if run.id in ids] for r in (row, base))
-        said.append(log_ratio(one, other, objective, weights))
-    there, whole = said
-    return found + whole - there if there is not None and whole is not None else found
+    there, whole = (
+        log_ratio(row.forecast, base.forecast, objective, weights, {run.id for run in runs})
+        for runs in (mine, base.live)
+    )
+    if found is None or there is None or whole is None:
+        return found
+    return found + whole - there
 
 
-def _measured(
-    row: Row[K],
-    base: Row[K],
-    objective: Objective,
-    weights: Mapping[str, float] | None,
-    noise: _Noise,
-) -> tuple[float, float] | None:
-    """(log figure over no draft's, its standard deviation on these prompts)."""
-    found = paired(row, base, objective, weights)
-    if found is None:
-        return None
-    pairs = common(row.live, base.live)
-    variance = noise.start_sd**2 / len({mine.block for mine, _ in pairs})
-    if row.key != base.key:
-        variance += _text_variance(pairs, objective)
-    return found, math.sqrt(variance)
-
-
-def _off_forecast(row: Row[K], base: Row[K], objective: Objective) -> Floats | None:
-    """By pair of requests, log of the time ratio to no draft's over that forecast; None where
-    either has no forecast of some prompt."""
-    pairs = common(row.live, base.live)
-    said = [{run.id: objective.parts(run) for run in one.forecast} for one in (row, base)]
-    errors = []
-    for mine, other in pairs:
-        four = [objective.parts(mine), objective.parts(other)]
-        four += [each.get(mine.id) for each in said]
-        times = [part[1] for part in four if part is not None and part[1] > 0]
-        if len(times) < 4:
-            return None
-        errors.append(math.log(times[0] / times[1]) - math.log(times[2] / times[3]))
-    return np.array(errors)
-
-
-def _text_variance(pairs: Sequence[tuple[PromptRun, PromptRun]], objective: Objective) -> float:
-    """Of a log ratio, by requests whose two replies differ: there the text is chance as well."""
-    parts = [(objective.parts(a), objective.parts(b)) for a, b in pairs]
-    known = [(one, other) for one, other in parts if one is not None and other is not None]
-    if len(known) < len(pairs):
-        return 0.0
-    a, b = (np.array(side) for side in zip(*known, strict=True))
+def _live_variance(row: Row[K], base: Row[K], objective: Objective, start_sd: float) -> float:
+    """Of a log figure over no draft's, on these prompts: by server starts, and by requests whose
+    two replies differ, since there the text is chance as well."""
+    mine, theirs = sides(common(row.live, base.live))
+    variance = start_sd**2 / len({run.block for run in mine})
+    a, b = _parts(mine, objective), _parts(theirs, objective)
     if (a <= 0).any() or (b <= 0).any():
-        return 0.0
+        return variance
     logs = np.log(a[:, 0] / a[:, 1]) - np.log(b[:, 0] / b[:, 1])
     share = b[:, 1] / b[:, 1].sum()
-    apart = np.array([_text(x) != _text(y) for x, y in pairs])
-    return float((apart * (share * (logs - share @ logs)) ** 2).sum())
-
-
-def _text(run: PromptRun) -> object:
-    return run.tokens if run.tokens is not None else run.text
-
-
-def _forecast(
-    row: Row[K], base: Row[K], objective: Objective, weights: Mapping[str, float] | None
-) -> float | None:
-    """Log figure over no draft's, on the prompts that no draft was dealt, if any; of counts, which
-    no draft has none of, the log figure itself."""
-    if objective.timed:
-        dealt = {run.id for run in base.live}
-        mine, theirs = (
-            [run for run in one.forecast if not dealt or run.id in dealt] for one in (row, base)
-        )
-        return log_ratio(mine, theirs, objective, weights)
-    runs = row.forecast or row.live
-    value = objective.of(figures(runs, weights)) if runs else None
-    return math.log(value) if value else None
+    texts = ([run.tokens or run.text for run in side] for side in (mine, theirs))
+    apart = np.array([one != other for one, other in zip(*texts, strict=True)])
+    return variance + float((apart * (share * (logs - share @ logs)) ** 2).sum())
 
 
 def _guesses(
     rows: Sequence[Row[K]],
-    base: K,
+    base: Row[K],
     measured: Mapping[K, tuple[float, float]],
-    forecast: Mapping[K, float],
-    noise: _Noise,
-    rng: np.random.Generator,
+    freedom: int,
+    objective: Objective,
+    weights: Mapping[str, float] | None,
 ) -> tuple[dict[K, float], dict[K, Floats]]:
-    """(log figure, draws of what it may be) of every candidate that has one.
+    """(log figure over no draft's, draws of what it may be) of every candidate that has one.
 
     A candidate that did not run is its forecast, moved by what the forecasts of other settings of
     its file were off by, or else of all drafts, and as uncertain as these were; so is the trend of
     these errors with the length of drafts (least squares, with :data:`LENGTH` known before).
     """
-    sizes = {row.key: _log_length(row.forecast) for row in rows}
-    off = {key: m - forecast[key] for key, (m, _) in measured.items() if key in forecast}
-    of_file: dict[Hashable, list[float]] = {}
-    lengths: dict[Hashable, list[float]] = {}
+    rng = np.random.default_rng(SEED)
+    dealt = {run.id for run in base.live or base.forecast}
+    forecast: dict[K, float] = {}
+    lengths = {row.key: _log_length(row.forecast) for row in rows}
+    errors: dict[Hashable, list[tuple[float, float]]] = {}
     for row in rows:
-        if row.key in off and row.key != base:
-            of_file.setdefault(row.file, []).append(off[row.key])
-            lengths.setdefault(row.file, []).append(sizes[row.key])
-    means = {file: float(np.mean(each)) for file, each in of_file.items()}
-    usual = {file: float(np.mean(each)) for file, each in lengths.items()}
-    apart = np.array([x - usual[file] for file, each in lengths.items() for x in each])
-    inner = np.array([x - means[file] for file, each in of_file.items() for x in each])
-    known = float(apart @ apart) + (SETTING / LENGTH) ** 2
-    trend = float(apart @ inner) / known if len(inner) else 0.0
-    setting = _pooled(SETTING, list(inner - trend * apart), len(inner) - len(means))
-    trends = trend + setting / math.sqrt(known) * rng.standard_t(FORECAST_FREEDOM, DRAWS)
-    middle_size = float(np.mean([*usual.values()] or [*sizes.values()]))
-    middle = float(np.mean(list(means.values()))) if means else 0.0
-    between = _pooled(FORECAST, [m - middle for m in means.values()], len(means) - 1)
-    shared: dict[Hashable, Floats] = {}
+        log = log_ratio(row.forecast, base.forecast, objective, weights, dealt)
+        if log is not None:
+            forecast[row.key] = log
+            if row.key in measured and row is not base:
+                error = measured[row.key][0] - log, lengths[row.key]
+                errors.setdefault(row.file, []).append(error)
+    means: dict[Hashable, Floats] = {f: np.mean(each, axis=0) for f, each in errors.items()}
+    apart = [np.subtract(each, means[file]) for file, each in errors.items()]
+    inner, longer = np.concatenate([np.zeros((0, 2)), *apart]).T
+    known = float(longer @ longer) + (SETTING / LENGTH) ** 2
+    trend = float(longer @ inner) / known
+    setting = _pooled(SETTING, inner - trend * longer, len(inner) - len(means))
+    trends = setting / math.sqrt(known) * rng.standard_t(FORECAST_FREEDOM, DRAWS)
+    usual = np.array([0.0, fmean(lengths.values())])
+    if means:
+        usual = np.mean(list(means.values()), axis=0)
+    between = np.array([mean[0] - usual[0] for mean in means.values()])
+    of_file: dict[Hashable, Floats] = dict.fromkeys(means, np.zeros(DRAWS))
     value: dict[K, float] = {}
     draws: dict[K, Floats] = {}
     for row in rows:
-        if row.key in measured:
-            value[row.key], sd = measured[row.key]
-            draws[row.key] = value[row.key] + sd * rng.standard_t(noise.freedom, DRAWS)
-        elif row.key in forecast:
-            value[row.key] = forecast[row.key]
-            if not measured and noise.start_sd and not off and row.key == base:
-                draws[row.key] = np.full(DRAWS, value[row.key])
-                continue
-            if noise.counts:
-                draws[row.key] = value[row.key] + noise.start_sd * rng.normal(size=DRAWS)
-                continue
-            beyond = sizes[row.key] - usual.get(row.file, middle_size) if row.key != base else 0.0
-            value[row.key] += means.get(row.file, middle) + trend * beyond
-            error = setting * rng.standard_t(FORECAST_FREEDOM, DRAWS) + (trends - trend) * beyond
-            if row.file not in means:
-                if row.file not in shared:
-                    shared[row.file] = between * rng.standard_t(FORECAST_FREEDOM, DRAWS)
-                error = error + shared[row.file]
-            draws[row.key] = value[row.key] + error
+        key = row.key
+        if key in measured:
+            value[key], sd = measured[key]
+            draws[key] = value[key] + sd * rng.standard_t(freedom, DRAWS)
+        elif key in forecast and row is base:
+            value[key], draws[key] = forecast[key], np.full(DRAWS, forecast[key])
+        elif key in forecast:
+            error, length = means.get(row.file, usual)
+            longer = lengths[key] - length
+            value[key] = forecast[key] + error + trend * longer
+            draws[key] = value[key] + setting * rng.standard_t(FORECAST_FREEDOM, DRAWS)
+            if row.file not in of_file:
+                file_sd = _pooled(FORECAST, between, len(means) - 1)
+                of_file[row.file] = file_sd * rng.standard_t(FORECAST_FREEDOM, DRAWS)
+            draws[key] += trends * longer + of_file[row.file]
     return value, draws
 
 
@@ -401,85 +337,91 @@ def _log_length(runs: Sequence[PromptRun]) -> float:
     return math.log1p(sum(run.draft_n or 0 for run in runs) / cycles) if cycles else 0.0
 
 
-def _pooled(known: float, errors: Sequence[float], freedom: int) -> float:
+def _pooled(known: float, errors: Floats, freedom: int) -> float:
     """Standard deviation by ``errors`` and by what is ``known`` before."""
-    squares = FORECAST_FREEDOM * known**2 + sum(e * e for e in errors)
+    squares = FORECAST_FREEDOM * known**2 + float(errors @ errors)
     return math.sqrt(squares / (FORECAST_FREEDOM + max(freedom, 0)))
 
 
-@dataclass(frozen=True)
-class _Noise:
-    """``start_sd`` of one start's log figure, by ``freedom`` degrees of freedom; ``counts``: of an
-    objective that no clock measures."""
-
-    start_sd: float
-    freedom: int
-    counts: bool = False
-
-    @classmethod
-    def of(cls, rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> _Noise:
-        """By what requests took beyond what their counts explain, next to no draft's on the same
-        prompt, less what all candidates of the prompt have in common."""
-        ran = [row for row in rows if row.live]
-        errors = {row.key: _unexplained(row, base, objective) for row in ran}
-        fitted = {row.key: errors[row.key] for row in ran if len(row.live) >= FEWEST_PROMPTS}
-        if len(fitted) > 1:  # in a few requests noise cannot be separated from what they ask
-            errors = fitted
-        cells: dict[tuple[str, int], dict[K, float]] = {}
-        for key, each in errors.items():
-            for place, error in each.items():
-                cells.setdefault(place, {})[key] = error
-        blocks: dict[int, list[dict[K, float]]] = {}
-        requests, request_freedom = 0.0, 0.0
-        for (_, block), cell in cells.items():
-            if len(cell) < 2:
-                continue
-            mean = sum(cell.values()) / len(cell)
-            blocks.setdefault(block, []).append({k: e - mean for k, e in cell.items()})
-            requests += sum((e - mean) ** 2 for e in cell.values())
-            request_freedom += len(cell) - 1
-        if not blocks:
-            return cls(START, START_FREEDOM)
-        request_freedom = max(request_freedom - FITTED * (len(errors) - 1), 1.0)
-        size = float(np.mean([len(each) for each in blocks.values()]))
-        expected = START**2 + requests / request_freedom / size
-        if len(blocks) < FEWEST_STARTS:
-            return cls(math.sqrt(expected), 60)
-        squares, freedom = 0.0, 0
-        for block_cells in blocks.values():
-            keys = {key for one in block_cells for key in one}
-            means = [np.mean([one[key] for one in block_cells if key in one]) for key in keys]
-            squares += float(np.sum(np.square(means)))
-            freedom += len(keys) - 1
-        freedom = max(freedom - (len(errors) - 1), 1)
-        variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
-        if squares / freedom > variance:  # starts differ by more than is known: they have the word
-            return cls(math.sqrt(squares / freedom), freedom + 1)
-        return cls(math.sqrt(variance), START_FREEDOM + freedom)
+def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> tuple[float, int]:
+    """(standard deviation of one start's log figure, its degrees of freedom), by what requests took
+    beyond what their counts explain, next to no draft's on the same prompt, less what all
+    candidates of the prompt have in common."""
+    ran = [row for row in rows if row.live]
+    enough = [row for row in ran if len(row.live) >= FEWEST_PROMPTS]
+    # In a few requests noise cannot be separated from what they ask.
+    each = [_unexplained(row, base, objective) for row in (enough if len(enough) > 1 else ran)]
+    places = sorted({place for one in each for place in one})
+    errors = np.array([[one.get(place, np.nan) for place in places] for one in each])
+    shared = np.isfinite(errors).sum(axis=0) > 1 if places else np.zeros(0, bool)
+    if not shared.any():
+        return START, START_FREEDOM
+    errors, blocks = errors[:, shared], np.array([block for _, block in places])[shared]
+    errors = errors - np.nanmean(errors, axis=0)
+    requests_freedom = np.isfinite(errors).sum() - len(blocks) - FITTED * (len(each) - 1)
+    requests = float(np.nansum(errors**2) / max(requests_freedom, 1))
+    starts = len(set(blocks.tolist()))
+    expected = START**2 + requests / (len(blocks) / starts)
+    if starts < FEWEST_STARTS:
+        return math.sqrt(expected), 60
+    squares, freedom = 0.0, 1 - len(each)
+    for block in set(blocks.tolist()):
+        cells = errors[:, blocks == block]
+        means = np.nanmean(cells[np.isfinite(cells).any(axis=1)], axis=1)
+        squares, freedom = squares + float(means @ means), freedom + len(means) - 1
+    freedom = max(freedom, 1)
+    variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
+    if squares / freedom > variance:  # starts differ by more than is known: they have the word
+        return math.sqrt(squares / freedom), freedom + 1
+    return math.sqrt(variance), START_FREEDOM + freedom
 
 
 def _unexplained(row: Row[K], base: Row[K], objective: Objective) -> dict[tuple[str, int], float]:
     """By prompt and block, the log of a request's time over no draft's, less what their counts
     explain: by the forecasts of both where there are such, or else least squares of that ratio on
     steps, drafted tokens and 1. The mean over requests is taken out."""
-    pairs = common(row.live, base.live)
-    error = _off_forecast(row, base, objective)
-    if error is None:
-        times = [(objective.parts(a), objective.parts(b)) for a, b in pairs]
-        known = [(a[1], b[1]) for a, b in times if a is not None and b is not None]
-        if not pairs or len(known) < len(pairs) or any(a <= 0 or b <= 0 for a, b in known):
-            return {}
-        ratio = np.array([a / b for a, b in known])
-        plain = np.array([max(b.predicted_n - 1, 1) for _, b in pairs], dtype=np.float64)
-        steps = np.array([a.predicted_n - 1 if a.cycles is None else a.cycles for a, _ in pairs])
-        drafted = np.array([a.draft_n or 0 for a, _ in pairs])
-        design = np.array([steps / plain, drafted / plain, np.ones(len(pairs))]).T
-        explained = np.ones(len(pairs))
-        if len(pairs) >= 2 * FITTED + 2:
-            solution, *_ = np.linalg.lstsq(design, ratio, rcond=None)
-            explained = np.maximum(design @ solution, 0.05)
-        error = np.log(ratio) - np.log(explained)
-    if not len(pairs):
+    mine, theirs = sides(common(row.live, base.live))
+    if not mine:
         return {}
-    error = error - error.mean()
-    return {(run.id, run.block): float(e) for (run, _), e in zip(pairs, error, strict=True)}
+    times, other = (_parts(side, objective)[:, 1] for side in (mine, theirs))
+    if (times <= 0).any() or (other <= 0).any():
+        return {}
+    said = [{run.id: run for run in one.forecast} for one in (row, base)]
+    known = [_parts([one[r.id] for r in mine if r.id in one], objective)[:, 1] for one in said]
+    ratios, explained = times / other, np.ones(len(mine))
+    if all(len(one) == len(mine) and (one > 0).all() for one in known):
+        explained = known[0] / known[1]
+    elif len(mine) >= 2 * FITTED + 2:
+        plain = np.array([max(run.predicted_n - 1, 1) for run in theirs])
+        steps = np.array([a.predicted_n - 1 if a.cycles is None else a.cycles for a in mine])
+        drafted = np.array([run.draft_n or 0 for run in mine])
+        design = np.array([steps / plain, drafted / plain, np.ones(len(mine))]).T
+        solution, *_ = np.linalg.lstsq(design, ratios, rcond=None)
+        explained = np.maximum(design @ solution, 0.05)
+    errors = np.log(ratios / explained)
+    centred = (errors - errors.mean()).tolist()
+    return {(run.id, run.block): error for run, error in zip(mine, centred, strict=True)}
+
+
+@functools.cache
+def student_quantile(p: float, freedom: int) -> float:
+    """Quantile of Student's t for p in (0.5, 1), by bisection of the exact distribution."""
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(freedom)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (1 + _within(middle, freedom)) / 2 < p:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(freedom) * math.tan(high)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """P(-t < T < t), t = sqrt(freedom) tan(angle): Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for k in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (k - 1) / k
+    return (angle + sine * total) * 2 / math.pi if odd else sine * total

@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve
-from cook.scoring.simulate import RULES, Profile
+from cook.scoring.batch_curve import BatchCurve, Timings
+from cook.scoring.price import price
+from cook.scoring.simulate import RULES, Profile, Simulation
 
 CAVEAT = (
     "one acceptance for all contents: acceptance varies, and then the pooled number predicts "
@@ -112,3 +115,22 @@ def _minus_w_lower(k: float) -> float:
         if abs(step) < 1e-13 * y:
             break
     return y
+
+
+def break_even(timings: Timings, n_max: int, profile: Profile, depth: int) -> float | None:
+    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
+
+    A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in
+    T(0): they are equal at a = T(L)/T(0) - 1. Above 1 (all accepted) drafting cannot pay; the
+    value is returned as it is. None for n_max 0.
+    """
+    if n_max == 0:
+        return None
+    one = np.array([1])
+    cycle = Simulation(one, one * n_max, one * 0, one * n_max, one * 0)
+    plain = Simulation(one, one * 0, one * 0, one * 0, one * 0)
+    bare = timings.without_draft()
+    t_cycle = price(cycle, depth, timings, profile).total_s
+    t_plain = price(plain, depth, bare, profile).total_s
+    # each accepted token also costs one more sampling
+    return (t_cycle - t_plain) / ((t_plain - timings.target_sample_s) * n_max)

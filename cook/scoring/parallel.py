@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cook.errors import InputError
-from cook.scoring.price import Timings
+from cook.scoring.batch_curve import Timings
 from cook.scoring.simulate import Positions
 
 

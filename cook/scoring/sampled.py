@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.scoring.price import NOTHING, Breakdown, Timings
+from cook.scoring.batch_curve import Timings
+from cook.scoring.price import Breakdown
 from cook.scoring.simulate import RULES, Profile
 
 
@@ -137,19 +138,20 @@ def predict_sampled(
     """Drafts of ``n_max`` tokens over ``replies``, verified by rejection sampling."""
     if not replies:
         raise InputError("no replies to predict from")
-    drafted = accepted = cycles = tokens = 0.0
-    total = NOTHING
-    for reply in replies:
-        run = expected_run(reply.accept, n_max, reply.n_predict)
-        drafted += run.draft_n
-        accepted += run.draft_n_accepted
-        cycles += run.cycles
-        tokens += reply.weight * (len(reply.accept) - 1)
-        if timings is not None:
-            total = total + _price(run, reply, timings, profile)
-    speed = tokens / total.total_s if total.total_s > 0 else None
+    runs = [expected_run(reply.accept, n_max, reply.n_predict) for reply in replies]
+    spent = speed = None
+    if timings is not None:
+        pairs = zip(runs, replies, strict=True)
+        spent = Breakdown.of([_price(run, reply, timings, profile) for run, reply in pairs])
+        tokens = sum(reply.weight * (len(reply.accept) - 1) for reply in replies)
+        speed = tokens / spent.total_s if spent.total_s > 0 else None
     return SampledPrediction(
-        n_max, drafted, accepted, cycles, speed, total if timings is not None else None
+        n_max,
+        sum(run.draft_n for run in runs),
+        sum(run.draft_n_accepted for run in runs),
+        sum(run.cycles for run in runs),
+        speed,
+        spent,
     )
 
 

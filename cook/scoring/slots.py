@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve
+from cook.scoring.batch_curve import BatchCurve
 from cook.scoring.simulate import Simulation
 
 _DEPTH_GRAIN = 8
@@ -142,148 +142,102 @@ def require_room(slots: int, n_max: int, batch: int) -> None:
 
 @dataclass
 class _Slot:
-    """One slot: ``request`` and how far it is: tokens of the prompt read, steps taken."""
+    """A slot at work on ``request``: tokens of the prompt read, and steps taken so far."""
 
     number: int
-    request: SimulatedReply | None = None
+    request: SimulatedReply
     read: int = 0
     step: int = 0
     first_s: float = 0.0
-    idle_since_s: float = 0.0
 
     @property
     def generates(self) -> bool:
-        return self.request is not None and self.read == self.request.prompt
+        return self.read == self.request.prompt
 
     @property
     def depth(self) -> int:
         """Tokens of it in the KV cache before the coming step."""
-        assert self.request is not None, "an idle slot has no depth"
         if not self.generates:
             return self.read
         return self.request.prompt + int(self.request.run.start[self.step]) - 1
+
+    @property
+    def ended(self) -> bool:
+        return self.generates and self.step == self.request.run.steps
 
 
 def serve(requests: Sequence[SimulatedReply], slots: int, prices: SlotPrices) -> ServedInParallel:
     """``requests``, in this order, on a server of ``slots`` slots with as many clients."""
     if not requests or slots < 1:
         raise InputError("no requests, or no slots, to serve")
-    return _Serving(requests, slots, prices).run()
-
-
-class _Serving:
-    def __init__(self, requests: Sequence[SimulatedReply], slots: int, prices: SlotPrices) -> None:
-        self.requests, self.prices = requests, prices
-        self.waiting = list(reversed(requests))
-        self.slots = [_Slot(number) for number in range(slots)]
-        self.now_s = self.decode_s = 0.0
-        self.steps = 0
-        self.coming: list[float] = []
-        """When clients will have asked for their next request."""
-
-    def run(self) -> ServedInParallel:
-        for _ in self.slots:
-            self._ask(0.0)
-        ended_s = 0.0
-        while self.coming or any(slot.request for slot in self.slots):
-            self._admit()
-            if ended := self._step():
-                ended_s = self.now_s
-                for slot in ended:
-                    slot.request, slot.idle_since_s = None, self.now_s
-                    self._ask(self.now_s)
-        return ServedInParallel(
-            slots=len(self.slots),
-            requests=len(self.requests),
-            tokens=sum(request.reply - 1 for request in self.requests),
-            seconds=ended_s,
-            decode_s=self.decode_s,
-            steps=self.steps,
-        )
-
-    def _ask(self, when_s: float) -> None:
-        if len(self.coming) < len(self.waiting):
-            heapq.heappush(self.coming, when_s)
-
-    def _admit(self) -> None:
-        if not any(slot.request for slot in self.slots):
-            self.now_s = max(self.now_s, self.coming[0])
-        while self.coming and self.coming[0] <= self.now_s:
-            heapq.heappop(self.coming)
-            free = [slot for slot in self.slots if slot.request is None]
-            slot = min(free, key=lambda one: one.idle_since_s)
-            slot.request, slot.read, slot.step = self.waiting.pop(), 0, 0
-
-    def _step(self) -> list[_Slot]:
-        """One step of the server; the slots whose replies ended with it."""
-        prices = self.prices
-        busy = [slot for slot in self.slots if slot.request is not None]
-        generating = [slot for slot in busy if slot.generates]
-        drafted = {slot.number: _drafted(slot) for slot in generating}
-        widths = [(slot, drafted[slot.number] + 1) for slot in generating]
-        room = prices.batch - sum(width for _, width in widths)
-        reading = [slot for slot in busy if not slot.generates]
-        for slot in reading:
-            assert slot.request is not None, "busy"
-            tokens = min(slot.request.prompt - slot.read, room)
-            if tokens > 0:
-                widths.append((slot, tokens))
-                room -= tokens
-        seconds = self._draft_s(generating)
-        for group, width, done in _physical(widths):
-            depth = sum(slot.depth for slot in group) / len(group) + done
-            seconds += prices.target.at(len(group), width, depth)
-            if prices.draft is not None:
-                seconds += prices.draft.at(len(group), width, depth)
-        accepted = {slot.number: _accepted(slot) for slot in generating}
-        emitted = sum(n + 1 for n in accepted.values())
-        seconds += emitted * prices.target_sample_s
-        self.now_s += seconds * prices.factor
-        self.steps += 1
-        ended = []
-        for slot in generating:
-            assert slot.request is not None, "busy"
+    waiting = list(reversed(requests))
+    idle_since_s = dict.fromkeys(range(slots), 0.0)
+    busy: list[_Slot] = []
+    coming_s = [0.0] * min(slots, len(requests))  # when clients will have asked for the next one
+    now_s = decode_s = 0.0
+    steps = 0
+    while coming_s or busy:
+        if not busy:
+            now_s = max(now_s, coming_s[0])
+        while coming_s and coming_s[0] <= now_s:
+            heapq.heappop(coming_s)
+            number = min(idle_since_s, key=lambda one: (idle_since_s[one], one))
+            del idle_since_s[number]
+            busy.append(_Slot(number, waiting.pop()))
+        busy.sort(key=lambda slot: slot.number)
+        seconds, stepped, read = _step(busy, prices)
+        now_s += seconds * prices.factor
+        steps += 1
+        for slot in stepped:
             slot.step += 1
-            if slot.step == slot.request.run.steps:
-                self.decode_s += self.now_s - slot.first_s
-                ended.append(slot)
-        for slot, tokens in widths[len(generating) :]:
-            assert slot.request is not None, "busy"
+        for slot, tokens in read:
             slot.read += tokens
-            if slot.generates:
-                slot.first_s = self.now_s
-                if not slot.request.run.steps:
-                    ended.append(slot)
-        return ended
-
-    def _draft_s(self, generating: Sequence[_Slot]) -> float:
-        """Drafting: a token of each slot that still drafts, in one batch after another."""
-        prices = self.prices
-        if prices.draft is None:
-            return 0.0
-        left = [(slot, _decodes(slot)) for slot in generating]
-        seconds = sum(count for _, count in left) * prices.draft_sample_s
-        for turn in range(max((count for _, count in left), default=0)):
-            still = [(slot, 1) for slot, count in left if count > turn]
-            for group, _, _ in _physical(still):
-                depth = sum(slot.depth for slot in group) / len(group) + turn
-                seconds += prices.draft.at(len(group), 1, depth)
-        return seconds
+            slot.first_s = now_s
+        for slot in [slot for slot in busy if slot.ended]:
+            decode_s += now_s - slot.first_s
+            busy.remove(slot)
+            idle_since_s[slot.number] = now_s
+            if len(coming_s) < len(waiting):
+                heapq.heappush(coming_s, now_s)
+    tokens = sum(request.reply - 1 for request in requests)
+    return ServedInParallel(slots, len(requests), tokens, now_s, decode_s, steps)
 
 
-def _drafted(slot: _Slot) -> int:
-    assert slot.request is not None, "it generates"
-    return int(slot.request.run.length[slot.step])
+def _step(
+    busy: Sequence[_Slot], prices: SlotPrices
+) -> tuple[float, list[_Slot], list[tuple[_Slot, int]]]:
+    """Seconds of one step of the server, the slots that generate in it, and the others with the
+    tokens that they read of their prompts."""
+    generating = [slot for slot in busy if slot.generates]
+    widths = [(slot, int(slot.request.run.length[slot.step]) + 1) for slot in generating]
+    room = prices.batch - sum(width for _, width in widths)
+    read = []
+    for slot in busy:
+        tokens = min(slot.request.prompt - slot.read, room)
+        if tokens > 0:
+            read.append((slot, tokens))
+            room -= tokens
+    seconds = _draft_s(generating, prices)
+    for group, width, done in _physical([*widths, *read]):
+        depth = sum(slot.depth for slot in group) / len(group) + done
+        seconds += prices.target.at(len(group), width, depth)
+        if prices.draft is not None:
+            seconds += prices.draft.at(len(group), width, depth)
+    emitted = sum(int(slot.request.run.accepted[slot.step]) + 1 for slot in generating)
+    return seconds + emitted * prices.target_sample_s, generating, read
 
 
-def _accepted(slot: _Slot) -> int:
-    assert slot.request is not None, "it generates"
-    return int(slot.request.run.accepted[slot.step])
-
-
-def _decodes(slot: _Slot) -> int:
-    assert slot.request is not None, "it generates"
-    return int(slot.request.run.decodes[slot.step])
+def _draft_s(generating: Sequence[_Slot], prices: SlotPrices) -> float:
+    """Drafting: a token of each slot that still drafts, in one batch after another."""
+    if prices.draft is None:
+        return 0.0
+    left = [(slot, int(slot.request.run.decodes[slot.step])) for slot in generating]
+    seconds = sum(count for _, count in left) * prices.draft_sample_s
+    for turn in range(max((count for _, count in left), default=0)):
+        for group, _, _ in _physical([(slot, 1) for slot, count in left if count > turn]):
+            depth = sum(slot.depth for slot in group) / len(group) + turn
+            seconds += prices.draft.at(len(group), 1, depth)
+    return seconds
 
 
 def _physical(

@@ -9,7 +9,7 @@ t of one degree of freedom is 12.7, and made "0.00 to 18.77" of a figure that is
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST_FREEDOM = 4
@@ -22,7 +22,7 @@ class Share:
 
     numerator: float
     denominator: float
-    stratum: Hashable = None
+    stratum: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,51 +50,33 @@ def total(
     most: float = math.inf,
 ) -> Total | None:
     """The total of ``shares``; its interval is cut at ``least`` (1 for tokens a cycle) and at
-    ``most`` (1 for a rate).
-
-    Categories are strata: what differs between them is not chance. A category of one request
-    shows no spread of its own and is pooled with the others of its kind. None where there is no
-    share, or the denominators are all 0.
-    """
+    ``most`` (1 for a rate). None where there is no share, or the denominators are all 0."""
     numerator = math.fsum(s.numerator for s in shares)
     denominator = math.fsum(s.denominator for s in shares)
     if denominator <= 0:
         return None
-    freedom = len(shares) - len(_strata(shares))
-    if freedom < FEWEST_FREEDOM:
-        return Total(numerator, denominator, len(shares), confidence, None, None)
-    from cook.scoring.student import student_quantile
+    low = high = None
+    if len(shares) > FEWEST_FREEDOM:
+        from cook.scoring.compare import student_quantile
 
-    ratio = numerator / denominator
-    reach = student_quantile(0.5 + confidence / 2, freedom) * standard_error(shares)
-    low, high = max(least, ratio - reach), min(most, ratio + reach)
+        variance, freedom = _variance(shares)
+        if freedom >= FEWEST_FREEDOM:
+            reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
+            value = numerator / denominator
+            low, high = max(least, value - reach), min(most, value + reach)
     return Total(numerator, denominator, len(shares), confidence, low, high)
 
 
 def standard_error(shares: Sequence[Share]) -> float:
-    """Of the ratio of sums over ``shares``, whose denominators are not all 0."""
+    """Of the ratio of sums over ``shares``, two at least, whose denominators are not all 0."""
+    return math.sqrt(_variance(shares)[0])
+
+
+def _variance(shares: Sequence[Share]) -> tuple[float, int]:
+    """Of the ratio, and its degrees of freedom; what differs between categories is not chance."""
+    from cook.scoring.compare import clustered_variance
+
     denominator = math.fsum(s.denominator for s in shares)
     ratio = math.fsum(s.numerator for s in shares) / denominator
-    strata = _strata(shares)
-    variance = sum(_variance([s.numerator - ratio * s.denominator for s in m]) for m in strata)
-    return math.sqrt(variance) / denominator
-
-
-def _strata(shares: Sequence[Share]) -> list[list[Share]]:
-    groups: dict[Hashable, list[Share]] = {}
-    for share in shares:
-        groups.setdefault(share.stratum, []).append(share)
-    lonely = [s for members in groups.values() if len(members) < 2 for s in members]
-    found = [members for members in groups.values() if len(members) >= 2]
-    if len(lonely) > 1 or not found:
-        found.append(lonely)
-    elif lonely:
-        found[-1] = [*found[-1], *lonely]
-    return [members for members in found if members]
-
-
-def _variance(residuals: Sequence[float]) -> float:
-    """Variance of the sum of one stratum's residuals."""
-    n = len(residuals)
-    mean = math.fsum(residuals) / n
-    return n / (n - 1) * math.fsum((r - mean) ** 2 for r in residuals) if n > 1 else 0.0
+    each = [(s.numerator - ratio * s.denominator) / denominator for s in shares]
+    return clustered_variance(each, [s.stratum for s in shares])

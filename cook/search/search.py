@@ -273,7 +273,7 @@ def _timed(
     )
     seconds = np.median(cycles, axis=1).tolist()
     found = [replace(c, cycle_s=s) for c, s in zip(contenders, seconds, strict=True)]
-    return found, timing, noise.of_median if noise else None
+    return found, timing, noise.of_median(cycles.shape[1]) if noise else None
 
 
 def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:

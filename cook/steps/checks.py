@@ -48,8 +48,7 @@ from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.count_check import LiveReply, check_counts
-from cook.scoring.figures import NEAR_TIE_GAP
+from cook.scoring.live_checks import NEAR_TIE_GAP, LiveReply, check_counts
 from cook.scoring.simulate import Profile
 from cook.steps.deal import Dealt
 from cook.steps.made_model import model_path

@@ -30,7 +30,7 @@ from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.graph.cost import COMPUTE_BYTES_S, READ_BYTES_S, Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
-from cook.scoring.price import BatchCurve
+from cook.scoring.batch_curve import BatchCurve
 from cook.steps.live import Timed, Watch
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase

@@ -305,11 +305,11 @@ def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(built: Buildi
 def test_what_a_gc_removed_meanwhile_is_a_failed_step(
     built: Building, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def removed(_: object) -> Record:
+    def removed(*_: object) -> Record:
         shutil.rmtree(tmp_path / "store")
         raise FileNotFoundError("model.gguf")
 
-    def wrong(_: object) -> Record:
+    def wrong(*_: object) -> Record:
         raise InputError("a fault of the recipe's")
 
     monkeypatch.setattr("cook.job.run.assemble", wrong)

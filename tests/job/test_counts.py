@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cook.graph.execute import Outcomes
-from cook.job.counts import replayed, rival_counts
+from cook.job.counts import acceptance_deviation, acceptance_floor, replayed, rival_counts
 from cook.job.dealing import Dealing
 from cook.job.forecast import Forecaster
 from cook.record.record import CandidateKey, Record
 from cook.steps.deal import Dealt
 from tests.job.fabricated import Fabrication, World
 from tests.job.laid_out import layout, score
+from tests.job.test_forecast import ALL
+from tests.job.test_forecast import forecaster as forecaster_of
 
 RIVAL = {"type": "ngram-map-k", "size_n": 2, "size_m": 4}
 
@@ -79,3 +85,26 @@ def test_what_was_not_replayed_has_none() -> None:
     plan = layout(score()).forecast
     assert plan is not None
     assert list(replayed([plan], Outcomes())) == []
+
+
+def test_the_floor_is_one_draft_in_two_batch_shapes(tmp_path: Path) -> None:
+    found, _ = forecaster_of(tmp_path)
+    floor = acceptance_floor(found, ALL)
+    assert floor is not None
+    assert floor > 0
+    failed, _ = forecaster_of(tmp_path / "failed", World(failing=("in batches of",)))
+    assert acceptance_floor(failed, ALL) is None
+    none = replace(found, plan=replace(found.plan, floor_prompts=()))
+    assert acceptance_floor(none, ALL) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=20))
+def test_a_deviation_of_acceptance_is_of_what_every_request_moves_it_by(
+    pairs: list[tuple[int, int]],
+) -> None:
+    usual = [(drafted, min(drafted, accepted)) for drafted, accepted in pairs]
+    assert acceptance_deviation(usual, usual) == 0.0
+    one = [(d, a + 1 if not i else a) for i, (d, a) in enumerate(usual)]
+    total = sum(d for d, _ in usual)
+    assert acceptance_deviation(usual, one) == pytest.approx(1 / total)
+    assert acceptance_deviation([(0, 0)], [(3, 1)]) is None

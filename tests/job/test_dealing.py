@@ -35,7 +35,7 @@ def request(prompt: str, wall_ms: float) -> PromptRun:
 
 def dealing(folder: Path, *, wall_ms: float | None = None, load_s: float = 0.0) -> Dealing:
     """Every request of everybody forecast to take ``wall_ms``; None: nothing is known."""
-    said = {p.id: request(p.id, wall_ms) for p in PROMPTS} if wall_ms is not None else {}
+    said = [request(p.id, wall_ms) for p in PROMPTS] if wall_ms is not None else []
     return Dealing(
         Fabrication(folder), True, 600.0, {c.key: said for c in TWO} if said else {}, load_s
     )
@@ -75,9 +75,7 @@ def test_what_a_block_will_take_is_loads_and_requests(tmp_path: Path) -> None:
     known = dealing(tmp_path, wall_ms=1000, load_s=2.0)
     assert known.estimate(TWO, PROMPTS[:4]) == pytest.approx(3 * (2.0 + 4 * 1.0))
     assert dealing(tmp_path, load_s=2.0).estimate(TWO, PROMPTS) == 6.0, "nothing is known"
-    one = Dealing(
-        Fabrication(tmp_path), True, 600.0, {TWO[0].key: {"p00": request("p00", 500)}}, 0.0
-    )
+    one = Dealing(Fabrication(tmp_path), True, 600.0, {TWO[0].key: [request("p00", 500)]}, 0.0)
     assert one.estimate(TWO, PROMPTS[:4]) == pytest.approx(3 * 2.0), "as the others' are"
 
 

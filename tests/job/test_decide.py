@@ -258,3 +258,9 @@ def test_live_speedups_over_those_forecast_are_the_factors(record: Record) -> No
     assert (found.engine, found.drafts) == ("bundled", len(ran))
     assert 1.0 < found.end_to_end < 1.15
     assert found.decode > 0.95
+
+
+def test_repeats_that_the_budget_has_no_room_for_are_left_out(built: Building) -> None:
+    record = built(score={"repeats": 2, "live_budget": {"minutes": 0.01}}).record
+    assert record.pick.looks == 1
+    assert record.left_out[-1].candidate == "live requests of 12 of 16 prompts"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
-from cook.job.dealing import Dealing
-from cook.job.forecast import Forecaster, acceptance_deviation
+from cook.job.forecast import Forecaster
 from cook.job.layout import ForecastPlan
 from cook.record.record import CandidateKey
 from cook.scoring.figures import figures
@@ -22,7 +17,7 @@ from cook.scoring.ngram import NgramServer
 from cook.scoring.price import Forecast
 from cook.scoring.simulate import Positions, Profile, simulate
 from cook.steps.replay import ngram_request
-from tests.job.fabricated import Fabrication, FakeEngine, World, prompt_set
+from tests.job.fabricated import Fabrication, World, prompt_set
 from tests.job.laid_out import layout, score
 
 ALL = [p.id for p in prompt_set().prompts]
@@ -72,8 +67,8 @@ def test_counts_are_the_simulators(tmp_path: Path) -> None:
         counted = simulate(positions, DraftSettings(4), Profile.MAINLINE_2026_10)
         assert (run.draft_n, run.draft_n_accepted) == (counted.draft_n, counted.draft_n_accepted)
         assert (run.prompt_n, run.predicted_n) == (head.prompt_tokens, head.emitted)
-    assert sum(d for d, _ in forecast.by_depth) == figures(forecast.runs).drafted
-    assert sum(a for _, a in forecast.by_depth) == figures(forecast.runs).accepted
+    assert sum(d.drafted for d in forecast.by_depth) == figures(forecast.runs).drafted
+    assert sum(d.accepted for d in forecast.by_depth) == figures(forecast.runs).accepted
 
 
 def test_rivals_are_simulated_in_the_order_of_the_trace(tmp_path: Path) -> None:
@@ -134,79 +129,5 @@ def test_a_draft_that_was_not_replayed_or_timed_is_left_out(tmp_path: Path) -> N
     assert found.forecasts(PICK) == []
 
 
-def test_the_floor_is_one_draft_in_two_batch_shapes(tmp_path: Path) -> None:
-    found, _ = forecaster(tmp_path)
-    floor = found.acceptance_floor(ALL)
-    assert floor is not None
-    assert floor > 0
-    failed, _ = forecaster(tmp_path / "failed", World(failing=("in batches of",)))
-    assert failed.acceptance_floor(ALL) is None
-    none = replace(found, plan=replace(found.plan, floor_prompts=()))
-    assert none.acceptance_floor(ALL) is None
-
-
 def speeds(forecasts: list[Forecast]) -> list[float]:
     return [f.figures.decode_speed or 0.0 for f in forecasts]
-
-
-def test_no_draft_is_forecast_with_its_own_arguments(tmp_path: Path) -> None:
-    """Half of the time a step, where it may use the memory that the draft would take."""
-    given: dict[str, Any] = {"baseline": {"args": {"n_gpu_layers": 99}}}
-    shared, _ = forecaster(tmp_path / "shared")
-    found, _ = forecaster(tmp_path / "own", World(plain_ms=10.0), **given)
-    assert shared.plan.plain == shared.plan.verify, "the same steps where the arguments are"
-    plain = found.plan.plain
-    assert (plain.args.n_gpu_layers, plain.widths) == (99, (1,))
-    assert plain.key in {step.key for step in found.plan.steps()}
-    before, after = (f.forecasts(ALL) for f in (shared, found))
-    first, second = speeds(after), speeds(before)
-    assert first[0] == pytest.approx(2 * second[0], rel=0.02)
-    assert first[1:] == second[1:]
-    assert after[0].runs[0].prompt_ms < 0.6 * before[0].runs[0].prompt_ms
-    failed, _ = forecaster(tmp_path / "failed", World(failing=("without a draft",)), **given)
-    assert failed.forecasts(ALL) == [], "nothing to compare a draft with"
-
-
-def test_steps_cost_what_was_timed_and_a_slow_timing_costs_all_of_them(tmp_path: Path) -> None:
-    found, _ = forecaster(tmp_path / "usual")
-    slow, _ = forecaster(tmp_path / "slow", World(timed=1.5))
-    assert speeds(found.forecasts(ALL)) == pytest.approx(
-        [1.5 * speed for speed in speeds(slow.forecasts(ALL))], rel=0.001
-    )
-
-
-def test_what_the_draft_reads_counts_as_reading_on_every_engine(tmp_path: Path) -> None:
-    """A draft of 100 ms a token reads a prompt in 145 ms, which ik's server calls decoding."""
-    engine = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
-    laid_out = layout(engine=engine)
-    assert laid_out.forecast is not None
-    assert laid_out.baseline is not None
-    world = World(draft_ms={"small": 100.0, "large": 100.0}, overhead_ms=0.0)
-    fabrication = Fabrication(tmp_path, world)
-    fabrication.run(laid_out.forecast.steps())
-    found = Forecaster(laid_out.forecast, fabrication.outcomes)
-    small = next(c for c in laid_out.grid if c.draft is not None and c.draft.name == "small")
-    dealing = Dealing(fabrication, True, 600.0, {})
-    assert dealing.deal([laid_out.baseline, small], small.live.prompts)
-    counted = found.with_prompt_time_separated(small.key, dealing.runs[small.key])
-    live = figures(counted)
-    guess = figures(next(f.runs for f in found.forecasts(ALL) if f.key == small.key))
-    assert guess.decode_speed == pytest.approx(live.decode_speed, rel=0.05)
-    assert live.draft_prompt_ms == pytest.approx(
-        sum(100 * (1 + 0.05 * (run.prompt_n - 1)) for run in counted), rel=0.02
-    )
-    assert guess.draft_prompt_ms is None, "a forecast has nothing to correct"
-    bare = dealing.runs[laid_out.baseline.key]
-    assert found.with_prompt_time_separated(laid_out.baseline.key, bare) == tuple(bare)
-
-
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=20))
-def test_a_deviation_of_acceptance_is_of_what_every_request_moves_it_by(
-    pairs: list[tuple[int, int]],
-) -> None:
-    usual = [(drafted, min(drafted, accepted)) for drafted, accepted in pairs]
-    assert acceptance_deviation(usual, usual) == 0.0
-    one = [(d, a + 1 if not i else a) for i, (d, a) in enumerate(usual)]
-    total = sum(d for d, _ in usual)
-    assert acceptance_deviation(usual, one) == pytest.approx(1 / total)
-    assert acceptance_deviation([(0, 0)], [(3, 1)]) is None

@@ -10,7 +10,7 @@ from cook.job.run import Built
 from cook.job.slot_speeds import as_multiples, slot_plan
 from cook.recipe.schema import ScoreSpec
 from cook.record.record import read_record
-from cook.scoring.price import BatchCurve
+from cook.scoring.batch_curve import BatchCurve
 from tests.job.fabricated import FakeEngine, World
 from tests.job.laid_out import layout
 from tests.job.whole import Building

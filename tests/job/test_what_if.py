@@ -25,8 +25,8 @@ def test_rejection_sampling_of_a_sampled_trace_only(tmp_path: Path) -> None:
     found = rejection(sampled, ALL)
     assert len(found) == 2, "of what was timed, the settings without n_min and p_min"
     for one in found.values():
-        assert one.decode_tokens_per_s is not None
-        assert 0 < one.draft_n_accepted < one.draft_n
+        assert one.decode_speed is not None
+        assert 0 < one.accepted < one.drafted
 
 
 def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None:
@@ -39,13 +39,13 @@ def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None
     assert len({found.plan.trace.key, *(c.key for c in chains)}) == 3
     assert len([label for label in made.asked if label.startswith("trace")]) == 3
     for chain in chains:
-        forecast = under(found, chain, PICK)
+        forecast = under(found, chain, PICK, None)
         assert (forecast.sampling, forecast.reason) == (chain.sampling, None)
-        bare, *drafts = forecast.forecasts
+        bare, *drafts = forecast.candidates
         assert bare.key.draft is None
         assert [one.key.draft for one in drafts] == ["small", "large"], "each at its best"
-        assert set(forecast.rejection) >= {one.key for one in drafts}
-        assert [run.id for run in bare.runs] == PICK
+        assert all(one.rejection is not None for one in drafts)
+        assert list(bare.prompts.ids) == PICK
     plan = found.plan.on(chains[0])
     assert [d.curve for d in plan.drafts] == [d.curve for d in found.plan.drafts]
     assert not plan.chains
@@ -55,12 +55,12 @@ def test_under_another_chain_only_what_was_replayed_there_is_forecast(tmp_path: 
     world = World(failing=("replay small",))
     found, _ = forecaster(tmp_path, world, sampling={"temperature": [0.0, 0.8]})
     (chain,) = found.plan.chains
-    there = under(found, chain, PICK)
-    assert [one.key.draft for one in there.forecasts] == [None, "large"]
+    there = under(found, chain, PICK, None)
+    assert [one.key.draft for one in there.candidates] == [None, "large"]
     nothing, _ = forecaster(
         tmp_path / "nothing", World(failing=("replay",)), sampling={"temperature": [0.0, 0.8]}
     )
-    assert under(nothing, chain, PICK).reason == "nothing could be replayed"
+    assert under(nothing, chain, PICK, None).reason == "nothing could be replayed"
 
 
 def test_one_chain_asks_for_nothing_more() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from cook.engines.base import DraftSettings
 from cook.formats.trace_file import ReplyHead
 from cook.record.record import CandidateKey
-from cook.scoring.price import Forecast, Timings, forecast
+from cook.scoring.batch_curve import Timings
+from cook.scoring.price import Forecast, forecast
 from cook.scoring.simulate import Positions, Profile, simulate
 
 

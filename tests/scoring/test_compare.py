@@ -25,6 +25,7 @@ from cook.scoring.compare import (
     log_ratio,
     paired,
     standings,
+    student_quantile,
 )
 from cook.scoring.figures import figures
 
@@ -464,3 +465,18 @@ def test_errors_that_grow_with_the_length_are_expected_of_the_next_length() -> N
     assert found.value["n5"] == pytest.approx(0.35)
     level = standing(of_lengths(forecast, {BARE: 0.0, "n2": 0.225, "n5": 0.325}))
     assert level.value["n12"] == pytest.approx(0.26 + 0.025)
+
+
+@pytest.mark.parametrize(
+    ("p", "freedom", "quantile"),
+    # any table of Student's t
+    [
+        (0.975, 1, 12.706),
+        (0.975, 5, 2.571),
+        (0.95, 10, 1.812),
+        (0.995, 30, 2.750),
+        (0.9999, 8, 6.442),
+    ],
+)
+def test_student_quantiles(p: float, freedom: int, quantile: float) -> None:
+    assert student_quantile(p, freedom) == pytest.approx(quantile, abs=2e-3)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError
+from cook.scoring.batch_curve import BatchCurve
 from cook.scoring.iid import alpha_of, best_length, iid_row, tokens_per_cycle
-from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import Profile
 
 FLAT = BatchCurve((0,), (1,), ((0.1,),))

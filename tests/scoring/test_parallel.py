@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.scoring.batch_curve import BatchCurve, Timings
 from cook.scoring.parallel import dsi, pearl
-from cook.scoring.price import BatchCurve, Timings
 from cook.scoring.simulate import Positions, Profile
 from tests.scoring.priced import predict
 

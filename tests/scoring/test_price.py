@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.batch_curve import BatchCurve, Timings, with_prompt_time_separated
 from cook.scoring.figures import by_category
-from cook.scoring.price import (
-    BatchCurve,
-    Timings,
-    break_even,
-    price,
-    with_prompt_time_separated,
-)
+from cook.scoring.iid import break_even
+from cook.scoring.price import price
 from cook.scoring.simulate import Positions, Profile, simulate
-from cook.steps.curve import grid_of
 from tests.scoring.priced import predict
 
 MAINLINE, IK = Profile.MAINLINE_2026_10, Profile.IK_2026_08
@@ -65,47 +60,6 @@ def test_ik_catches_up_after_a_full_acceptance() -> None:
     assert cost.mirror_s == pytest.approx(1.0)  # one token, before the second cycle
 
 
-def test_a_curve_interpolates_and_refuses_what_was_not_measured() -> None:
-    curve = BatchCurve((0, 1000), (1, 4), ((1.0, 4.0), (2.0, 6.0)))
-    assert curve.at(1, 0) == pytest.approx(1.0)
-    assert curve.at(2, 0) == pytest.approx(2.0)
-    assert curve.at(4, 500) == pytest.approx(5.0)
-    assert curve.at([1, 4], [1000, 1000]) == pytest.approx([2.0, 6.0])
-    assert curve.at(1, 1050) == pytest.approx(2.0), "a little beyond the end is the end"
-    for width, depth, told in (
-        (1, 1051, "after 1051 tokens is to be priced, and measured were depths of 0 to 1000"),
-        ([1, 2], [5, 2000], "after 2000 tokens"),
-        (7, 0, "a batch of 7 tokens is to be priced, and measured were 1 to 4 tokens at once"),
-    ):
-        with pytest.raises(InputError, match=told):
-            curve.at(width, depth)
-
-
-def test_a_typed_curve_goes_on_with_its_last_slope() -> None:
-    typed = BatchCurve((0,), (1, 4), ((1.0, 4.0),), typed=True)
-    assert typed.at([7, 1], [20_000, 0]) == pytest.approx([7.0, 1.0])
-    assert BatchCurve((0,), (1,), ((1.0,),), typed=True).at(16, 9) == pytest.approx(1.0)
-
-
-@given(st.lists(st.floats(0.99, 1.01), min_size=5, max_size=5), st.integers(300, 20_000))
-def test_noise_of_one_per_cent_stays_one_per_cent_at_any_depth(
-    noise: list[float], depth: int
-) -> None:
-    def true_s(tokens: float) -> float:
-        return 0.2 + tokens * 1e-5
-
-    depths = grid_of([300, 20_000], [400, 20_000], 512).depths
-    rows = tuple((true_s(d) * n,) for d, n in zip(depths, noise, strict=True))
-    found = BatchCurve(depths, (1,), rows).at(1, depth)
-    assert found == pytest.approx(true_s(depth), rel=0.0101)
-
-
-@given(st.integers(1, 40), st.integers(100, 200))
-def test_curve_is_positive_anywhere(width: int, depth: int) -> None:
-    curve = BatchCurve((100, 200), (1, 2, 40), ((3.0, 2.5, 4.0), (1.0, 1.1, 1.2)))
-    assert curve.at(width, depth) > 0
-
-
 def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() -> None:
     match = np.ones(9, bool)
     for profile in (MAINLINE, IK):
@@ -146,18 +100,6 @@ def test_live_requests_of_both_engines_are_counted_alike() -> None:
     assert short.predicted_ms == pytest.approx(10.0)
 
 
-def test_impossible_curves_are_refused() -> None:
-    for bad in (
-        ((0,), (1, 2), ((1.0,),)),
-        ((0, 0), (1,), ((1.0,), (1.0,))),
-        ((0,), (2, 1), ((1.0, 1.0),)),
-        ((0,), (1,), ((0.0,),)),
-        ((0,), (1,), ((float("nan"),),)),
-    ):
-        with pytest.raises(InputError):
-            BatchCurve(*bad)
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 3), st.floats(0, 1))
 def test_totals_are_harmonic_and_parts_sum(seed: int, n_max: int, skill: float) -> None:
@@ -176,7 +118,7 @@ def test_totals_are_harmonic_and_parts_sum(seed: int, n_max: int, skill: float) 
     assert got.figures.end_to_end_speed < tokens / seconds
     each = [one.decode_speed or 0.0 for one in by_category(got.runs).values()]
     assert min(each) - 1e-9 <= tokens / seconds <= max(each) + 1e-9
-    assert sum(drafted for drafted, _ in got.by_depth) == (got.figures.drafted or 0)
+    assert sum(place.drafted for place in got.by_depth) == (got.figures.drafted or 0)
 
 
 def test_without_a_draft_nothing_of_it_is_paid() -> None:
@@ -201,7 +143,7 @@ def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
 @pytest.mark.parametrize("profile", [MAINLINE, IK])
 def test_break_even_is_where_speeds_meet(profile: Profile) -> None:
     timings = dataclasses.replace(TIMINGS, verify=flat(10.0, 10.5, 11.0, 11.5))
-    level = break_even(timings, DraftSettings(3), profile, depth=5)
+    level = break_even(timings, 3, profile, depth=5)
     assert level is not None
     rng = np.random.default_rng(1)
     speeds = []
@@ -213,7 +155,7 @@ def test_break_even_is_where_speeds_meet(profile: Profile) -> None:
     plain = predict(replies, DraftSettings(0), timings, profile).figures.decode_speed or 0.0
     assert all(s < plain for a, s in speeds if a < level - 0.02)
     assert all(s > plain for a, s in speeds if a > level + 0.02)
-    assert break_even(timings, DraftSettings(0), profile, 5) is None
+    assert break_even(timings, 0, profile, 5) is None
 
 
 def test_missing_draft_times_are_an_error() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve, Timings, price
+from cook.scoring.batch_curve import BatchCurve, Timings
+from cook.scoring.price import price
 from cook.scoring.sampled import (
     SampledReply,
     acceptance_probabilities,

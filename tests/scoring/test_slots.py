@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve
+from cook.scoring.batch_curve import BatchCurve
 from cook.scoring.simulate import Simulation, plain_steps
 from cook.scoring.slots import (
     SimulatedReply,
@@ -51,7 +51,7 @@ def drafted(accepted: Sequence[int], n_max: int = 4, prompt: int = 10) -> Simula
 
 
 def split(widths: Sequence[tuple[int, int]]) -> list[tuple[list[int], int, int]]:
-    batch = [(_Slot(number), tokens) for number, tokens in widths]
+    batch = [(_Slot(number, drafted([1])), tokens) for number, tokens in widths]
     return [
         ([slot.number for slot in group], width, done) for group, width, done in _physical(batch)
     ]

@@ -19,7 +19,7 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
 from cook.record.outcomes import SelfCheckOutcome
-from cook.scoring.count_check import LiveReply, check_counts
+from cook.scoring.live_checks import LiveReply, check_counts
 from cook.scoring.simulate import Profile, positions_of, simulate
 
 pytestmark = pytest.mark.engine
