@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_306,
     "scoring": 3_584,
     "record": 1_464,
-    "recipe": 6_560,
+    "recipe": 6_555,
     "trace": 1_203,
     "graph": 2_174,
     "engine_setup": 290,

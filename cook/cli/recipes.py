@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cook.cli import options as opt
 from cook.output import Output, right
-from cook.recipe.foreign.format import Format
+from cook.recipe.foreign import Format
 
 _OUTPUT = opt.option("--output", "Write it here, not to stdout.", "-o", metavar="FILE")
 _MODEL = opt.option("--model", "GGUF or tensor list (.tsv) of the model.", metavar="FILE")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
-from cook.recipe.foreign.format import PLACEHOLDER, Format
+from cook.recipe.foreign import Format
 from cook.recipe.foreign.importing import PATTERNS
-from cook.recipe.foreign.quants import ForeignRule
+from cook.recipe.foreign.quants import PLACEHOLDER, ForeignRule
 from cook.recipe.rules import FORCE_PATTERN, Quant, resolve
 from cook.recipe.sources import HubRef
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from cook.documents.tree import resolve_scalar
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import FTYPES, IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.foreign.format import PLACEHOLDER, Format
+from cook.recipe.foreign import Format
 from cook.recipe.foreign.quants import (
+    PLACEHOLDER,
     ForeignQuant,
     ForeignRule,
     Notes,
@@ -325,13 +326,19 @@ def _header(
 def _quant_lines(
     quant: ForeignQuant, written: Grouped, with_imatrix: bool, notes: Notes
 ) -> Iterator[str]:
+    from cook.recipe.schema import base_type
+
     base, note = quant.type, ""
     if base is None:
         base = _common_base(quant.rules)
         note = "    # not said in the file: the type of the most rules"
         notes.warn(quant.at, f"no base type is named: {base}, as most rules say", "--type TYPE")
     yield f"  - name: {scalar(safe_name(quant.name))}"
-    yield f"    type: {_checked_base(base, quant)}{note}"
+    try:
+        base = base_type(base)
+    except InputError as error:
+        raise RecipeError([quant.at.problem(error.message, hint=error.hint)]) from None
+    yield f"    type: {base}{note}"
     if with_imatrix and quant.imatrix is None:
         yield "    imatrix: false"
     # With rules and no word of it, cook gives the base type to all that no rule hits.
@@ -375,12 +382,3 @@ def _common_base(rules: Sequence[ForeignRule]) -> str:
             base_of.setdefault(ftype.default, ftype.name)
     counts = Counter(base_of[rule.type] for rule in rules if rule.type in base_of)
     return counts.most_common(1)[0][0] if counts else "Q8_0"
-
-
-def _checked_base(base: str, quant: ForeignQuant) -> str:
-    from cook.recipe.schema import base_type
-
-    try:
-        return base_type(base)
-    except InputError as error:
-        raise RecipeError([quant.at.problem(error.message, hint=error.hint)]) from None

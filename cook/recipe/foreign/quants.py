@@ -22,6 +22,8 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.foreign.text import ForeignText, Spanned
 
 MAX_PROBLEMS = 50
+PLACEHOLDER = "MODEL-BF16.gguf"
+"""What a model that is not named is called."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

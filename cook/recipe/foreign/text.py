@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -27,11 +28,10 @@ class ForeignText:
 
     file: str
     text: str
-    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        starts = (0, *(m.end() for m in re.finditer("\n", self.text)))
-        object.__setattr__(self, "_starts", starts)
+    @cached_property
+    def _starts(self) -> Sequence[int]:
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def at(self, offset: int) -> Location:
         """The place of the character at ``offset``."""

@@ -11,8 +11,8 @@ import pytest
 from cook.errors import InputError, RecipeError
 from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.recipe.foreign import Format
 from cook.recipe.foreign.exporting import export_quant
-from cook.recipe.foreign.format import Format
 from cook.recipe.foreign.importing import import_recipe
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, resolve

@@ -18,8 +18,8 @@ from cook.errors import InputError, RecipeError
 from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
+from cook.recipe.foreign import Format
 from cook.recipe.foreign.exporting import export_quant
-from cook.recipe.foreign.format import Format
 from cook.recipe.foreign.importing import format_of, import_recipe, read_quants
 from cook.recipe.foreign.quants import Notes
 from cook.recipe.foreign.text import read_foreign
