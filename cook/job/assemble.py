@@ -52,7 +52,7 @@ def assemble(
     decision: Decision | None = None,
     parallel: InParallel | None = None,
 ) -> Record:
-    """The record of a build: what was asked, what came of every step, and what was decided. Pure:
+    """The record of a build: the recipe, what came of every step, and what was decided. Pure:
     reads only what is given."""
     recipe, layouts = prepared.recipe, prepared.layouts
     layout = layouts[0]  # target and prompts are the same for every engine

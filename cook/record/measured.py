@@ -67,7 +67,7 @@ class Figures:
     """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
     draft_prompt_ms: float | None = None
     """Of ``prompt_ms``, the draft's reading of the prompts, which this server counts as decoding:
-    as its answers told, or as it was timed apart. None: no such correction."""
+    as its answers say, or as it was timed apart. None: no such correction."""
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -27,8 +27,8 @@ typedef struct {
     int32_t source_interleave;
     const float * importance;         // columns of every matrix, or NULL
     atomic_llong next;
-    atomic_int failed;                // then `told` is why
-    char told[512];
+    atomic_int failed;                // then `reason` is why
+    char reason[512];
 } quantizing;
 
 __attribute__((format(printf, 2, 3)))
@@ -36,7 +36,7 @@ static void quantizing_failed(quantizing * q, const char * format, ...) {
     if (atomic_exchange(&q->failed, 1)) { return; }
     va_list args;
     va_start(args, format);
-    vsnprintf(q->told, sizeof q->told, format, args);
+    vsnprintf(q->reason, sizeof q->reason, format, args);
     va_end(args);
 }
 
@@ -180,7 +180,7 @@ static void op_quantize(void) {
     while (started > 0) { pthread_join(ids[--started], NULL); }
     close(q->from);
     if (close(q->to) != 0) { quantizing_failed(q, "cannot write %s: %s", to, strerror(errno)); }
-    if (atomic_load(&q->failed)) { fail("%s", q->told); }
+    if (atomic_load(&q->failed)) { fail("%s", q->reason); }
 }
 
 #endif
