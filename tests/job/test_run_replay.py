@@ -108,7 +108,8 @@ def test_replay_counts_what_the_server_counts(record: Record) -> None:
         assert counts.exact == counts.requests
         assert 0 < counts.requests + counts.passed_over <= len(set(candidate.prompts.ids))
         assert counts.live_drafted > 0
-        ours, theirs = candidate.predicted.figures.acceptance_rate, candidate.live.acceptance_rate
+        said = candidate.predicted.on_live or candidate.predicted.figures
+        ours, theirs = said.acceptance_rate, candidate.live.acceptance_rate
         assert ours is not None
         assert theirs is not None
         # A few short replies: one flipped near-tie moves the rate by a few points at most.
