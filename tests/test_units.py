@@ -21,6 +21,11 @@ def test_sizes(amount: int | None, reads: str | None) -> None:
     assert units.size(amount) == reads
 
 
+def test_a_missing_number_is_no_text() -> None:
+    assert units.number(None, ".2f") is None
+    assert units.number(0.0, ".2f") == "0.00"
+
+
 @pytest.mark.parametrize(
     ("number", "reads"),
     [(None, None), (999, "999"), (27_900_000, "27.9 M"), (1_500_000_000_000, "1.5 T")],

@@ -9,7 +9,7 @@ and :mod:`cook.engines.discover` makes one from a directory of binaries. Jobs ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -85,6 +85,30 @@ class QuantizeResult:
     peak_rss_bytes: int | None
     command: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+
+MASK_TOKENS = 64
+"""Engines enlarge a batch below the padding of attention's mask, so many tokens or fewer."""
+
+
+def contradictions(ran: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[str]:
+    """Where a model runs otherwise than ``asked``, in words; what ``ran`` does not say is left.
+
+    Both by the library's names without ``n_``: ``ctx``, ``batch``, ``ubatch``, ``threads`` and
+    ``threads_batch``; ``seq`` of ``ran`` is the context of one slot, where that is not ``ctx``.
+    Engines may enlarge a context, and cut batches to the one asked for or the one made.
+    """
+    context = asked["ctx"]
+    made = ran.get("ctx", context)
+    if (slot := ran.get("seq", made)) < context:
+        yield f"a context of {slot} tokens, not {context}"
+    for name, words in (("batch", "batches"), ("ubatch", "physical batches")):
+        least, most = (min(asked["batch"], asked[name], size) for size in (context, made))
+        if name in ran and not least <= ran[name] <= max(most, MASK_TOKENS):
+            yield f"{words} of {ran[name]} tokens, not {least}"
+    for name, words in (("threads", "threads"), ("threads_batch", "threads for batches")):
+        if ran.get(name, asked[name]) != asked[name]:
+            yield f"{ran[name]} {words}, not {asked[name]}"
 
 
 def cache_halves(cache_type: str) -> tuple[str, str]:

@@ -138,13 +138,16 @@ class IkLlamaCpp(Engine):
             "v": given.cache_type_v or (target.cache_type_v and "f16"),
         }
         args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
-        words = [_quoted(self, word) for word in _draft_words(job)]
-        args.add(("--draft-params", "-draft"), " ".join(words) or None)
+        flags = ("--draft-params", "-draft")
+        can_say = any(self.has_flag("server", flag) for flag in flags)
+        words = [_quoted(self, word) for word in _draft_words(job, can_say)]
+        args.add(flags, " ".join(words) or None)
 
 
-def _draft_words(job: ServerJob) -> Iterator[str]:
+def _draft_words(job: ServerJob, can_say: bool) -> Iterator[str]:
     """The words of ``--draft-params``; flags of the draft's own, such as ``-td``, are read by the
-    engine and then not used."""
+    engine and then not used. A build that has no such flag (``can_say``) is told no batch that the
+    recipe does not name."""
     given, target = job.draft_args, job.target_args
     if given.override_tensor != target.override_tensor:
         for override in given.override_tensor:
@@ -159,7 +162,7 @@ def _draft_words(job: ServerJob) -> Iterator[str]:
         "-ncmoe": None if given.cpu_moe else experts,
         "-t": given.threads,
         "-tb": given.threads_batch or (given.threads if inherits else None),
-        "-b": batch if given.batch is not None or batch != target.batch else None,
+        "-b": batch if given.batch is not None or (can_say and batch != target.batch) else None,
         "-ub": given.ubatch,
         # -cd counts only where the copy does not have the target's context already.
         "-c": job.draft_context,

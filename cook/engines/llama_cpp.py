@@ -7,7 +7,7 @@ from pathlib import Path
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob
 from cook.engines.ngram_settings import mainline_flags
-from cook.engines.speculation import unwanted
+from cook.engines.speculation import NGRAMS, unwanted
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 
@@ -41,7 +41,7 @@ class LlamaCpp(Engine):
         common_server_args(args, job, port, key_file)
         args.add_words(self.text_flags("server"))
         # Where a build speculates by default, --spec-type only adds to that.
-        others = unwanted(self.facts.speculators, job.speculators(self.flavour))
+        others = unwanted(self.facts.speculators or NGRAMS, job.speculators(self.flavour))
         args.add("--no-spec-type", others, if_known=True)
         if job.draft is not None:
             # The counters of every kind of speculation are printed at trace level only.

@@ -85,7 +85,7 @@ class Remote(ServerClient, Closing):
     """A server at ``url``; StepError when it cannot be reached or refuses. A context manager.
 
     ``model``: which of its models is asked, where it is a router of several. ``read_timeout_s``:
-    the most that an answer may take, from its first byte to its last.
+    the most that an answer may take in all: connecting, waiting for it, and reading it.
     """
 
     def __init__(

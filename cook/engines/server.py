@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cook.engines.arguments import LOOPBACK
-from cook.engines.base import Engine, ServerJob
+from cook.engines.base import Engine, ServerJob, contradictions
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor, Work
@@ -51,8 +51,11 @@ _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
     r"|failed to (?:initialize speculative|load draft)|tokens will be translated)[^\n]*"
 )
-_CONTEXT = re.compile(r"n_ctx_slot(?: = |=)(\d+)")
-_THREADS = re.compile(r"\bn_threads ?= ?\"?(\d+)")
+_SIZE = re.compile(
+    r"llama_(?:context|init_from_model|new_context_with_model): n_(ctx|batch|ubatch) *= (\d+)"
+)
+_SLOT = re.compile(r"n_ctx_slot(?: = |=)(\d+)")
+_THREADS = re.compile(r"\bn_threads ?= ?\"?(\d+)\"?(?: \(?n_threads_batch ?= ?\"?(-?\d+))?")
 
 
 class Server(ServerClient):
@@ -252,20 +255,18 @@ class Server(ServerClient):
         raise failure(result, Outcome.TIMED_OUT, "it was still loading")
 
     def _prove_settings(self) -> None:
-        """Raise where the server's target has another context, or other threads, by its log."""
+        """Raise where the server's target runs with other sizes or threads, by its log."""
         logs = (self._alive().folder / "stdout.log", self.log)
         text = "\n".join(path.read_text(errors="replace") for path in logs)
-        threads = self.job.target_args.filled().threads or 0
-        found = []
-        if (slot := _CONTEXT.search(text)) and int(slot[1]) < self.job.context:
-            found.append(f"a context of {slot[1]} tokens, not {self.job.context}")
-        if (used := _THREADS.search(text)) and int(used[1]) != threads:
-            found.append(f"{used[1]} threads, not {threads}")
-        if found:
+        args = self.job.target_args.filled()
+        asked = {"ctx": self.job.context}
+        for name in ("batch", "ubatch", "threads", "threads_batch"):
+            asked[name] = getattr(args, name) or 0
+        if found := tuple(contradictions(logged_settings(text), asked)):
             raise StepError(
                 f"{self._name} runs with {', '.join(found)}",
-                hint="say it in the target's args: `threads:`; a context that is cut is the "
-                "model's: a smaller `score.context`",
+                hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`; a context that "
+                "is cut is the model's: a smaller `score.context`",
                 log=self.log,
             )
 
@@ -322,8 +323,12 @@ class Server(ServerClient):
     def _answer(
         self, method: str, path: str, payload: Mapping[str, object] | None = None
     ) -> tuple[int, bytes]:
+        import httpx
+
         def request(http: httpx.Client) -> tuple[int, bytes]:
-            answer = http.request(method, path, json=payload)
+            # An answer without a model's work in it is there at once, or never.
+            limit_s = httpx.Timeout(30.0 if method == "GET" else None, connect=10.0)
+            answer = http.request(method, path, json=payload, timeout=limit_s)
             return answer.status_code, answer.content
 
         return self._watched(request)
@@ -393,6 +398,22 @@ class Server(ServerClient):
         if self._http is not None:
             self._http.close()
             self._http = None
+
+
+def logged_settings(log: str) -> dict[str, int]:
+    """What a server's log says of its target, as :func:`cook.engines.base.contradictions` has it.
+
+    Mainline prints sizes of batches at ``-lv 4`` alone, and a draft's behind its target's.
+    """
+    found = {name: int(size) for name, size in reversed(_SIZE.findall(log))}
+    if slot := _SLOT.search(log):
+        found["seq"] = int(slot[1])
+    if threads := _THREADS.search(log):
+        one, batch = int(threads[1]), int(threads[2] or 0)
+        found["threads"] = one
+        if threads[2] is not None:
+            found["threads_batch"] = batch if batch > 0 else one
+    return found
 
 
 def _client(port: int, key: str, connections: int) -> httpx.Client:

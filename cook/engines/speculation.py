@@ -12,9 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from cook.engines.ngram_settings import DEFAULTS
 from cook.formats.quant_types import Flavour
 
 NONE = "none"
+UNNAMED = "speculation of an unnamed kind"
+"""Of a server that only says that it speculates, as ik does until it counts."""
+NGRAMS = tuple(map(str, DEFAULTS[Flavour.LLAMA_CPP]))
+"""Kinds without a model of mainline, for a build whose help does not list its kinds."""
 BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLAMA_CPP: "draft"}
 """What a flavour calls speculation by a draft model of its own."""
 
@@ -25,6 +30,7 @@ TOTALS = re.compile(
 )
 """What one kind has counted since its server started; both engines write it after a request."""
 _ADDED = re.compile(r"adding speculative implementation '(?P<name>[\w-]{1,40})'")
+_STARTED = "speculative decoding context initialized"
 _LISTED = re.compile(r"(?:--spec-type\s+|^\s+types:\s+)(none,\s?[\w, -]{1,400})$", re.MULTILINE)
 
 
@@ -46,9 +52,11 @@ def speculators_of(types: object) -> tuple[str, ...]:
 def read_speculators(lines: Iterable[str]) -> dict[str, str]:
     """Every kind that a server's log names, with its last counts, if any, in words.
 
-    Mainline names them at ``-lv 4``, ik once they have counted (docs/internals/engines.md#logs).
+    Mainline names them at ``-lv 4``, ik once they have counted (docs/internals/engines.md#logs). A
+    server that only says that it speculates has one without a name.
     """
     found: dict[str, str] = {}
+    started = False
     for line in lines:
         if match := TOTALS.search(line) or _ADDED.search(line):
             name = match["name"].replace("_", "-")  # as `--spec-type` spells it; ik: ngram_simple
@@ -57,9 +65,11 @@ def read_speculators(lines: Iterable[str]) -> dict[str, str]:
                 found[name] = f"{name} ({accepted})"
             else:
                 found.setdefault(name, name)
-    return found
+        started = started or _STARTED in line
+    return found or ({UNNAMED: UNNAMED} if started else {})
 
 
 def unwanted(names: Iterable[str], asked: Collection[str]) -> tuple[str, ...]:
     """Those of ``names`` that a server ``asked`` for these kinds, or for none, may not have."""
-    return tuple(dict.fromkeys(name for name in names if name not in asked))
+    allowed = (*asked, UNNAMED) if asked else ()
+    return tuple(dict.fromkeys(name for name in names if name not in allowed))

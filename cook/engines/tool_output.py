@@ -39,6 +39,11 @@ _IMATRIX_WARNING = re.compile(
     r"(?:entry '[^'\n]{1,300}' has[^\n]*|storing only[^\n]*)"
 )
 _KLD_ROW = re.compile(r"^\s*(\d{1,7})\s+[-\d.]+ ±", re.MULTILINE)
+_BUFFER = re.compile(
+    rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
+    rb"(?P<kind>model|KV|compute|output|RS)?\s*buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?) MiB"
+)
+_HOST = re.compile(rb"^(CPU|AMX|BLAS|ACCEL)|_?Host$")
 _KLD_FIELDS = {
     "perplexity": ("Mean PPL(Q)", True),
     "base_perplexity": ("Mean PPL(base)", False),
@@ -201,3 +206,21 @@ class Meter:
         if progress is not None and progress != self._printed:
             self._printed = progress
             self._report(*progress)
+
+
+def parse_buffers(log: bytes) -> tuple[dict[str, int], int]:
+    """Bytes by kind (model, KV, compute, output, RS) in an engine's start-up log, and how many of
+    all are on devices: what is called CPU something or something Host is the host's memory."""
+    sizes: dict[str, float] = {}
+    device = 0.0
+    for line in log.splitlines():
+        if match := _BUFFER.search(line):
+            kind = (match["kind"] or b"").decode()
+            if not kind and b"load_tensors" in line:
+                kind = "model"  # ik's "llm_load_tensors: CPU buffer size"
+            if kind and b"less the required" not in line:
+                found = float(match["mib"]) * (1 << 20)
+                sizes[kind] = sizes.get(kind, 0.0) + found
+                name = match["device"].split(b":")[-1].strip()
+                device += 0.0 if not name or _HOST.search(name) else found
+    return {kind: round(size) for kind, size in sizes.items()}, round(device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 from collections.abc import Container
 from pathlib import Path
 from typing import NoReturn
@@ -64,9 +65,7 @@ class Cursor(Closing):
     def take(self, count: int, field: str) -> bytes:
         """The next ``count`` bytes, allocated only if the file has so many."""
         self._require(count, field)
-        data = self._file.read(count)
-        if len(data) < count:
-            self.fail(field, "the file was cut while it was read")
+        data = self._read(count, field)
         self.position += count
         return data
 
@@ -76,6 +75,15 @@ class Cursor(Closing):
             self.fail(field, f"needs {count} bytes and the file ends after {max(left, 0)}")
         if self.position + count > self._limit:
             self.fail(field, f"the header is larger than the {self._limit} bytes cook reads")
+
+    def _read(self, count: int, field: str) -> bytes:
+        try:
+            data = self._file.read(count)
+        except OSError as error:
+            raise _cannot_read(self.path, error) from error
+        if len(data) < count:
+            self.fail(field, "the file was cut while it was read")
+        return data
 
     def i32(self, field: str) -> int:
         """The next signed 32-bit number."""
@@ -118,25 +126,31 @@ class Cursor(Closing):
         return text
 
     def strings(self, count: int, field: str) -> bytes:
-        """The next ``count`` strings as they lie in the file: a length (u64) and bytes each."""
-        start, read = self.position, self._file.read
-        parts: list[bytes] = []
-        at = start
-        for index in range(count):  # hundreds of thousands in a vocabulary
-            raw = read(8)
-            length = int.from_bytes(raw, "little")
-            if at + 8 + length > self._limit:
-                self.position = at
-                self._require(8, f"{field}[{index}]")
-                self.position += 8
-                self._require(length, f"{field}[{index}]")
-            parts += raw, read(length)
-            at += 8 + length
-        self.position = at
-        data = b"".join(parts)
-        if len(data) < at - start:
-            self.fail(field, "the file was cut while it was read", at=start)
-        return data
+        """The next ``count`` strings as they lie in the file: a length (u64) and bytes each.
+
+        Read in windows, since a vocabulary has hundreds of thousands of them.
+        """
+        start, end, data = self.position, 0, bytearray()
+        unpack = struct.Struct("<Q").unpack_from
+
+        def load(index: int, size: int) -> None:
+            """Have ``size`` bytes from ``end`` on in ``data``."""
+            self.position = start + end
+            self._require(size, f"{field}[{index}]")
+            wanted = max(end + size - len(data), _WINDOW)
+            data.extend(self._read(min(wanted, self._limit - start - len(data)), field))
+
+        for index in range(count):
+            if end + 8 > len(data):
+                load(index, 8)
+            length = unpack(data, end)[0]
+            end += 8
+            if end + length > len(data):
+                load(index, length)
+            end += length
+        self.position = start + end
+        self._file.seek(self.position)
+        return bytes(memoryview(data)[:end])
 
 
 def read_range(path: Path, offset: int, count: int) -> bytes:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -368,15 +368,17 @@ def read_shard(path: Path, *, index: int = 0, complete: bool = True) -> GgufFile
             metadata[key] = _read_value(cursor, key)
             spans[key] = at, cursor.position
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if type(alignment) is not int or alignment not in ALIGNMENTS:
-            cursor.fail("general.alignment", f"is no power of two up to {ALIGNMENTS[-1]}")
+        if type(alignment) is not int:
+            cursor.fail("general.alignment", "is no integer")
+        if alignment not in ALIGNMENTS:
+            cursor.fail("general.alignment", f"{alignment} is no power of two to {ALIGNMENTS[-1]}")
         tensors: dict[str, TensorInfo] = {}
         for number in range(tensor_count):
             name = cursor.name(f"tensor name {number}", MAX_NAME_BYTES, tensors)
             tensors[name] = _read_tensor(cursor, name, index, alignment)
         data_offset = -(-cursor.position // alignment) * alignment
         if complete:
-            _check_data(cursor, tensors.values(), data_offset)
+            _check_data(cursor, tuple(tensors.values()), data_offset, alignment)
         return GgufFile(
             path=path,
             version=version,
@@ -467,18 +469,25 @@ def _read_tensor(cursor: Cursor, name: str, shard: int, alignment: int) -> Tenso
     return TensorInfo(name, shape, type_id, offset, shard)
 
 
-def _check_data(cursor: Cursor, tensors: Collection[TensorInfo], data_offset: int) -> None:
+def _check_data(
+    cursor: Cursor, tensors: tuple[TensorInfo, ...], data_offset: int, alignment: int
+) -> None:
     """Every tensor lies inside the file and apart from the others."""
+    needed = max((t.offset + (t.size_bytes or 0) for t in tensors), default=0) + data_offset
+    written = sum(t.size_bytes or 0 for t in tensors) + data_offset  # without paddings
+    if tensors and cursor.file_bytes < needed <= written + len(tensors) * alignment:
+        raise InputError(
+            f"{cursor.path}: cut short: {cursor.file_bytes} of {needed} bytes are here",
+            hint="download it again",
+        )
     end, before = 0, ""
     for tensor in sorted(tensors, key=lambda t: t.offset):
         size = tensor.size_bytes or 0
+        if data_offset + tensor.offset + size > cursor.file_bytes:
+            reason = f"{tensor.offset} + {size} bytes: the file ends after {cursor.file_bytes}"
+            cursor.fail(f"{tensor.name}: data", reason, at=data_offset + tensor.offset)
         if size and tensor.offset < end:
             reason = f"overlaps {shown(before)}"
             cursor.fail(f"{tensor.name}: data", reason, at=data_offset + tensor.offset)
-        if tensor.offset + size > end:
+        if size:
             end, before = tensor.offset + size, tensor.name
-    if tensors and cursor.file_bytes < data_offset + end:
-        raise InputError(
-            f"{cursor.path}: cut short: {cursor.file_bytes} of {data_offset + end} bytes are here",
-            hint="download it again",
-        )

@@ -116,7 +116,9 @@ def _named(
 
 
 def _absolute(source: str) -> str:
+    if "://" in source:
+        return source
     path = Path(source).expanduser().absolute()
-    if "://" not in source and not path.is_file():
+    if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return source if "://" in source else str(path)
+    return str(path)

@@ -279,7 +279,8 @@ class Decision:
 
     def _leave_out(self, names: Sequence[str], more: str = "") -> None:
         why = f"left out: {more}score.live_budget is {self.dealing.budget_s / 60:g} minutes"
-        for name in names:
+        known = {one.candidate for one in self.left_out}
+        for name in [name for name in names if name not in known]:
             self.left_out.append(Excluded(name, why))
             self.dealing.executor.output.warn(f"{name}: {why}")
 
@@ -291,7 +292,6 @@ class Decision:
 
     def _unknown(self) -> None:
         """Candidates without a forecast, in groups, each with no draft and the leader so far."""
-
         going_on = True
         while going_on:
             known = {*self.dealing.runs, *self.dealing.failed, *self.forecasts}

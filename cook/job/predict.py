@@ -493,6 +493,13 @@ def _doubts(
             f"{trace.path}: the target's tokens are not known (recorded without --tokenizer), "
             "so the drafts' could not be compared with them"
         )
+    needed = max(request.lengths) + 1
+    has = min((h.tokens - h.emitted for h in trace.heads if h.stop == "eog"), default=needed)
+    if not RULES[plan.profile].breaks_at_eog and has < needed:
+        yield (
+            f"{plan.profile.value} drafts past the end of a reply; {trace.path} has {has} tokens "
+            f"there, n_max {needed - 1} needs {needed}: counts at the ends of replies are too low"
+        )
     if any(request.p_min) and not RULES[plan.profile].uses_p_min:
         yield f"{plan.profile.value}: p_min never ends a draft there, and is left out"
     for step in plan.curves():

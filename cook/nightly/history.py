@@ -145,7 +145,7 @@ def _read_line(line: bytes) -> Night | str:
     if version != VERSION:
         return f"version {version!r}, this cook reads {VERSION}"
     try:
-        night = adapter_of(Night).validate_python(document)
+        night = adapter_of(Night).validate_json(line, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

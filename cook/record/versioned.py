@@ -52,7 +52,8 @@ def read_versioned(path: Path, kind: type[T], version: int, what: str, hint: str
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a cook {what}")
-        document = strict_json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = strict_json.loads(text)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -62,7 +63,8 @@ def read_versioned(path: Path, kind: type[T], version: int, what: str, hint: str
         message = f"{path}: {what} schema version {found!r}, this cook reads {version}"
         raise InputError(message, hint=hint)
     try:
-        return adapter_of(kind).validate_python(document)
+        # Strictly: a text such as "nan" is no number.
+        return adapter_of(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

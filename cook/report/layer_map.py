@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
@@ -43,15 +43,15 @@ def map_plot(
     name: str,
     title: str,
     alt: str,
-    maps: Mapping[str, Sequence[LayerCell]],
+    maps: Sequence[tuple[str, Sequence[LayerCell]]],
     ends: tuple[float, float] | None = None,
 ) -> Plot:
-    """``maps`` by their titles, two next to each other, rows in the order of their first cells,
+    """``maps`` with their titles, two next to each other, rows in the order of their first cells,
     shaded between ``ends`` or else their own extremes."""
-    shades = [cell.shade for cells in maps.values() for cell in cells if cell.shade is not None]
+    shades = [cell.shade for _, cells in maps for cell in cells if cell.shade is not None]
     shaded = ends or (min(shades, default=0.0), max(shades, default=1.0))
     columns = min(len(maps), 2)
-    rows = [len({cell.row for cell in cells}) for cells in maps.values()]
+    rows = [len({cell.row for cell in cells}) for _, cells in maps]
     heights = [max(rows[i : i + columns]) for i in range(0, len(rows), columns)]
 
     def draw(sheet: Sheet) -> None:
@@ -60,7 +60,7 @@ def map_plot(
         ).flatten()
         for unused in grid[len(maps) :]:
             unused.set_axis_off()
-        for (name, cells), axes in zip(maps.items(), grid, strict=False):
+        for (name, cells), axes in zip(maps, grid, strict=False):
             axes.set_title(label(name, 46), pad=6)
             _draw_map(sheet, axes, cells, shaded, LETTERS / columns)
 

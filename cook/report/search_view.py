@@ -291,7 +291,7 @@ def bits_map(record: SearchRecord, found: Sequence[Earning]) -> Plot | None:
         name = earning.chosen.type
         cells.append(_cell(earning, shade_of(bpw), f"{name}  {bpw:.2f}", name, f"{bpw:.1f}"))
     alt = spans_table(record, known).only(("span", "type", "bpw")).alt(title)
-    return map_plot("search-bits", title, alt, {title: cells})
+    return map_plot("search-bits", title, alt, [(title, cells)])
 
 
 def earning_map(record: SearchRecord, found: Sequence[Earning]) -> Plot | None:
@@ -309,7 +309,7 @@ def earning_map(record: SearchRecord, found: Sequence[Earning]) -> Plot | None:
         cells.append(_cell(earning, shade, f"{name}  {shown}", shown))
     alt = spans_table(record, found).only(("span", "type", "earns")).alt(title)
     ends = -log2(MOST_TIMES) / 2, log2(MOST_TIMES)
-    return map_plot("search-earns", title, alt, {title: cells}, ends)
+    return map_plot("search-earns", title, alt, [(title, cells)], ends)
 
 
 def _in_order(record: SearchRecord, found: Sequence[Earning]) -> list[Earning]:

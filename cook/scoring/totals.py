@@ -9,6 +9,7 @@ t of one degree of freedom is 12.7, and made "0.00 to 18.77" of a figure that is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,4 +80,8 @@ def _variance(shares: Sequence[Share]) -> tuple[float, int]:
     denominator = math.fsum(s.denominator for s in shares)
     ratio = math.fsum(s.numerator for s in shares) / denominator
     each = [(s.numerator - ratio * s.denominator) / denominator for s in shares]
-    return clustered_variance(each, [s.stratum for s in shares])
+    # A category of one request has no spread of its own: such are one stratum, or of another.
+    counts = Counter(s.stratum for s in shares)
+    large = [name for name, count in counts.items() if count > 1]
+    alone = large[-1] if large and list(counts.values()).count(1) == 1 else ""
+    return clustered_variance(each, [s.stratum if s.stratum in large else alone for s in shares])

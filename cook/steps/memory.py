@@ -6,13 +6,13 @@ placement arguments do (offload, KV types, flash attention) is in the figure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
+from cook.engines.tool_output import parse_buffers
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.graph.cost import Cost
@@ -21,11 +21,6 @@ from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
 from cook.steps.work import model_bytes
 
-_BUFFER = re.compile(
-    rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
-    rb"(?P<kind>model|KV|compute|output|RS)?\s*buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?) MiB"
-)
-_HOST = re.compile(rb"^(CPU|AMX|BLAS|ACCEL)|_?Host$")
 LOG_BYTES = 16 << 20
 
 
@@ -92,21 +87,3 @@ class MemoryStep(Step[MemoryOutcome]):
             command=server.command,
             device_bytes=device_bytes,
         )
-
-
-def parse_buffers(log: bytes) -> tuple[dict[str, int], int]:
-    """Bytes by kind (model, KV, compute, output, RS) in an engine's start-up log, and how many of
-    all are on devices: what is called CPU something or something Host is the host's memory."""
-    sizes: dict[str, float] = {}
-    device = 0.0
-    for line in log.splitlines():
-        if match := _BUFFER.search(line):
-            kind = (match["kind"] or b"").decode()
-            if not kind and b"load_tensors" in line:
-                kind = "model"  # ik's "llm_load_tensors: CPU buffer size"
-            if kind and b"less the required" not in line:
-                found = float(match["mib"]) * (1 << 20)
-                sizes[kind] = sizes.get(kind, 0.0) + found
-                name = match["device"].split(b":")[-1].strip()
-                device += 0.0 if not name or _HOST.search(name) else found
-    return {kind: round(size) for kind, size in sizes.items()}, round(device)

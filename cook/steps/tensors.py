@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from cook.config import memory_bytes
 from cook.engines.base import Engine
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
-from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, read_shard
@@ -208,6 +207,8 @@ def make_tensors(
         bench.advance(min(1.0, done_bytes / total_bytes))
 
     def make(piece: Piece, path: Path) -> None:
+        from cook.engines.worker.messages import RowsOfTensor
+
         name = names[piece.key]
         if name in theirs:
             with path.open("wb") as out:

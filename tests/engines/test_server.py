@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob, contradictions
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.server import Server
+from cook.engines.server import Server, logged_settings
 from cook.engines.server_api import Completion
 from cook.errors import InputError, InternalError, PrerequisiteError, StepError
 from cook.paths import demo_dir
@@ -349,3 +349,63 @@ def test_without_draft_there_is_no_speculation(standin_engine: Make, tmp_path: P
         engine = standin_engine("silent", "server", flavour=flavour, name=flavour[:2])
         command = engine.server_command(ServerJob(tmp_path / "t", ONE, 64), 1, None)
         assert not [word for word in command if "spec" in word or "-draft" in word]
+
+
+MAINLINE = """\
+cmn  common_param: system_info: n_threads = 6 (n_threads_batch = 8) / 16 | CPU : SSE3 = 1 |
+llama_context: n_ctx                 = 512
+llama_context: n_ctx_seq             = 512
+llama_context: n_batch               = 300
+llama_context: n_ubatch              = 128
+cmn          init: llama threadpool init, n_threads = 6
+llama_context: n_ctx                 = 512
+llama_context: n_batch               = 512
+llama_context: n_ubatch              = 512
+srv    load_model: initializing, n_slots = 1, n_ctx_slot = 512, kv_unified = 'false'
+"""
+IK = """\
+INFO [                    main] system info | n_threads=2 n_threads_batch=-1 system_info="AVX = 1"
+llama_init_from_model: n_ctx         = 4096
+llama_init_from_model: n_batch       = 2048
+llama_init_from_model: n_ubatch      = 512
+"""
+TERSE = "cmn init: llama threadpool init, n_threads = 2\nsrv: n_slots = 1, n_ctx_slot = 512, x\n"
+THREADS = {"threads": 6, "threads_batch": 8}
+
+
+@pytest.mark.parametrize(
+    ("log", "settings"),
+    [
+        (MAINLINE, {"ctx": 512, "seq": 512, "batch": 300, "ubatch": 128, **THREADS}),
+        (IK, {"ctx": 4096, "batch": 2048, "ubatch": 512, "threads": 2, "threads_batch": 2}),
+        (TERSE, {"seq": 512, "threads": 2}),
+        ("", {}),
+    ],
+    ids=["mainline", "ik", "terse", "none"],
+)
+def test_a_log_says_how_its_target_runs(log: str, settings: dict[str, int]) -> None:
+    assert logged_settings(log) == settings
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seq": 256}, "a context of 256 tokens, not 300"),
+        ({"batch": 2048}, "batches of 2048 tokens, not 300"),
+        ({"ubatch": 64}, "physical batches of 64 tokens, not 128"),
+        ({"threads": 5}, "5 threads, not 6"),
+        ({"threads_batch": 6}, "6 threads for batches, not 8"),
+    ],
+)
+def test_what_is_not_as_described_is_reported(changed: dict[str, int], message: str) -> None:
+    asked = {"ctx": 300, "batch": 2048, "ubatch": 128, **THREADS}
+    ran = logged_settings(MAINLINE)
+    assert not list(contradictions(ran, asked))
+    assert list(contradictions(ran | changed, asked)) == [message]
+
+
+def test_a_batch_below_the_mask_s_padding_may_be_enlarged() -> None:
+    asked = {"ctx": 512, "batch": 8, "ubatch": 512, "threads": 1, "threads_batch": 1}
+    assert not list(contradictions({"ctx": 512, "batch": 64, "ubatch": 64}, asked))
+    assert not list(contradictions({"ctx": 512, "batch": 8, "ubatch": 8}, asked))
+    assert list(contradictions({"ctx": 512, "batch": 512, "ubatch": 64}, asked))

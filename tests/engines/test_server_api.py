@@ -16,7 +16,7 @@ FIRST_S = 100.0
 """When the first token was there."""
 
 
-def final(n: int, ms: float, drafted: int | None, accepted: int | None) -> dict[str, object]:
+def final(n: object, ms: float, drafted: int | None, accepted: int | None) -> dict[str, object]:
     """The last event, as ik sends it: the figures, and no text."""
     timings: dict[str, object] = {
         "prompt_n": 9,
@@ -109,6 +109,7 @@ def test_a_reply_may_hold_any_end_of_a_line() -> None:
         (b"data: {\n\n", "something unusable"),
         (stream({"error": {"message": "out of memory"}}), "amid the stream: out of memory"),
         (stream({"content": "", "stop": True}), "timings: Field required"),
+        (stream(final("4", 1.0, None, None)), "predicted_n: Input should be a valid integer"),
     ],
 )
 def test_a_broken_stream_says_what_is_wrong(body: bytes, why: str) -> None:

@@ -105,6 +105,8 @@ def test_counters_of_every_kind_in_a_log() -> None:
     }
     assert list(read_speculators([line.format("ngram_simple", 1, 20)])) == ["ngram-simple"]
     assert read_speculators(["a reply about speculation"]) == {}
+    (unnamed,) = read_speculators(["slot 0 | speculative decoding context initialized"])
+    assert "unnamed" in unnamed
 
 
 @pytest.mark.parametrize(

@@ -343,12 +343,12 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         one_key(u32(ARRAY, STRING) + u64(2) + text("a") + u64(1 << 50)),
         r"k\[1\] at byte 66: needs 1125899906842624 bytes",
     ),
-    "alignment 0": (one_key(u32(4, 0), text("general.alignment")), "is no power of two"),
-    "alignment 48": (one_key(u32(4, 48), text("general.alignment")), "is no power of two"),
+    "alignment 0": (one_key(u32(4, 0), text("general.alignment")), "0 is no power of two"),
+    "alignment 48": (one_key(u32(4, 48), text("general.alignment")), "48 is no power of two"),
     "alignment 2^31": (one_key(u32(4, 1 << 31), text("general.alignment")), "is no power of two"),
     "alignment text": (
         one_key(u32(STRING) + text("32"), text("general.alignment")),
-        "general.alignment at byte .*: is no power of two",
+        "general.alignment at byte .*: is no integer",
     ),
     "tensor cut": (
         file_of(tensors=1, body=text("t") + u32(4), data=0),
@@ -364,11 +364,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "shape hidden by 0": (one_tensor((0, 1 << 40, 1 << 40)), "overflows"),
     "row": (one_tensor((320,), Q4_K), "rows of 320 do not divide into q4_K blocks of 256"),
     "misaligned": (one_tensor(offset=4), "t: offset at byte .*: 4 is not a multiple of 32"),
-    "offset outside": (
-        one_tensor(offset=1 << 40),
-        "cut short: 128 of 1099511627856 bytes are here",
-    ),
-    "unknown outside": (one_tensor(type_id=UNKNOWN, offset=1 << 40), "cut short: 128 of 10995"),
+    "offset outside": (one_tensor(offset=1 << 40), "t: data at byte .*: the file ends after"),
+    "unknown outside": (one_tensor(type_id=UNKNOWN, offset=1 << 40), "the file ends after"),
     "data cut": (one_tensor((1000,)), "cut short: 128 of 4064 bytes are here"),
     "overlap": (
         file_of(tensors=2, body=tensor("a", (16,)) + tensor("b", (4,), offset=32)),

@@ -186,6 +186,14 @@ def test_method_live_leaves_out_what_the_budget_has_no_room_for(built: Building)
     assert candidate(record, out.candidate).reason == out.reason
 
 
+def test_a_candidate_is_left_out_once(built: Building) -> None:
+    rivals = ["ngram-cache", {"type": "ngram-simple", "size_n": 1, "size_m": 1}]
+    asked = {"method": "live", "live_budget": {"minutes": 0.3}, "rivals": rivals}
+    names = [one.candidate for one in built(score=asked).record.left_out]
+    assert "ngram-cache" in names
+    assert len(names) == len(set(names))
+
+
 def test_a_draft_over_a_limit_is_in_no_block(built: Building) -> None:
     record = built(
         World(),

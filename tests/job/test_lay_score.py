@@ -58,7 +58,7 @@ def adopted(path: Path, prompts: PromptSet = SET, sampler: Sampling = GREEDY) ->
 def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
     path = write(tmp_path / "t.trace")
     assert [p.id for p in adopted(path).prompts] == ["p0", "p1", "p2"]
-    assert given_trace(path).replies == 3
+    assert (given_trace(path).replies, given_trace(path).tokens) == (3, 24)
 
 
 def test_a_part_of_another_selection_is_recognised_by_its_texts(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_both_outputs_stay_as_they_are(
     assert text == file.read_text(), "if this is meant, run with COOK_UPDATE_SNAPSHOTS=1"
 
 
+def test_a_trace_that_ends_with_its_replies_is_named_where_servers_draft_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.job.fabricated.EXTRA", 2)
+    asked = ("--n-max", "4", "--target-ms", "20", "--draft-ms", "1")
+    for profile, warned in (("ik", True), ("mainline", False)):
+        assert predicted(tmp_path, monkeypatch, *asked, "--profile", profile, world=World()) == 0
+        said = "has 2 tokens there, n_max 4 needs 5" in capsys.readouterr().err.replace("\n", " ")
+        assert said == warned, profile
+
+
 def test_typed_numbers_alone(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = ("--acceptance", "0.6", "--target-ms", "20", "--draft-ms", "1")
     assert main(["predict", *numbers, "--n-max", "1", "--n-max", "4", "--json"]) == 0

@@ -15,6 +15,7 @@ from cook.record.versioned import read_versioned, write_versioned
 class Note:
     schema_version: int
     words: tuple[str, ...]
+    size: float = 0.0
 
 
 def read(path: Path) -> Note:
@@ -39,6 +40,12 @@ def test_nothing_is_left_of_what_json_cannot_say(tmp_path: Path) -> None:
         ("[1]", "note schema version None, this cook reads 2"),
         ('{"schema_version": 3}', "note schema version 3, this cook reads 2"),
         ('{"schema_version": 2, "words": [1]}', r"words\.0: "),
+        ('{"schema_version": 2, "words": [], "size": NaN}', "not JSON"),
+        *(
+            (f'{{"schema_version": 2, "words": [], "size": "{text}"}}', "size: .*valid number")
+            for text in ("nan", "inf", "1e999", "4")
+        ),
+        ('{"schema_version": 2, "words": [], "size": 1e999}', "beyond every number"),
     ],
 )
 def test_a_wrong_document_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
@@ -93,8 +94,14 @@ def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
 
     root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw)))
     names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("name")]
-    places = {(e.get("x"), e.get("y"), "end" in e.get("style", "")) for e in names}
-    assert len(names) == len(places) == 4
+    assert len(names) == 4
+    boxes = []
+    for name in names:
+        x, y, wide = float(name.get("x", "")), float(name.get("y", "")), 4.5 * len(name.text or "")
+        left = x - wide if "end" in name.get("style", "") else x
+        boxes.append((left, y - 8, left + wide, y))
+    for a, b in combinations(boxes, 2):
+        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
 
 
 def test_at_the_edge_a_name_turns_inward() -> None:

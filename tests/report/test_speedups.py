@@ -14,6 +14,7 @@ import pytest
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.record.measured import PromptFigures
 from cook.record.record import Record, write_record
+from cook.report import speedups
 from cook.report.candidates import section as candidates_section
 from cook.report.card import CardFacts, card
 from cook.report.document import Section, Table
@@ -35,6 +36,7 @@ from cook.report.speedups import (
     speedup_text,
     speedups_by_category,
 )
+from cook.scoring.compare import common
 from tests.report import records as made
 from tests.report.records import SCORED
 
@@ -362,6 +364,7 @@ def test_speeds_are_compared_over_common_requests() -> None:
     assert found.high / found.low < 1.06, "only starts differ"
     assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
     assert speed_interval(fast, None, 0.95) is None
+    assert speedups._ratio(common(runs_of(fast, "a"), runs_of(slow, "a"))) == 2.0
     assert speed_interval(fast, slow, 0.95, "c") is None
 
 
@@ -375,7 +378,9 @@ def test_a_block_pairs_with_the_same_block_only(records: ModuleType) -> None:
     one = record.candidate("Q8_0 n_max=4")
     moved = replace(one, prompts=replace(one.prompts, block=(0,) * 12 + (7,) * 12))
     changed = replace(record, candidates=tuple(moved if c is one else c for c in record.candidates))
-    assert {len(c.each) for c in speedups_by_category(record, one)} == {8}
+    for found in speedups_by_category(record, one):
+        assert len(found.each) == 8
+        assert min(found.each) <= found.ratio <= max(found.each)
     assert {len(c.each) for c in speedups_by_category(changed, moved)} == {4}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,14 @@ def test_a_category_of_one_still_counts() -> None:
     shares = [*([Share(9, 10, "a"), Share(10, 10, "a")] * 3), Share(0, 10, "b")]
     found, within = total(shares), total(shares[:-1])
     assert width(found.low, found.high) > width(within.low, within.high)
+
+
+@pytest.mark.parametrize("lonely", [("c",), ("c", "d")])
+def test_a_category_of_one_leaves_the_others_apart(lonely: tuple[str, ...]) -> None:
+    shares = [Share(n + i % 2, 10, name) for name, n in (("a", 9), ("b", 1)) for i in range(11)]
+    shares += [Share(8, 10, name) for name in lonely]
+    apart, pooled = total(shares), total([replace(s, stratum="") for s in shares])
+    assert width(apart.low, apart.high) < 0.7 * width(pooled.low, pooled.high)
 
 
 @pytest.mark.parametrize("requests", [6, 30])

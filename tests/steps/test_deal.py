@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,8 @@ class Farm:
     """
 
     asked: list[tuple[str, str]] = field(default_factory=list)
+    waited: list[tuple[str, ...]] = field(default_factory=list)
+    """Before each of ``asked``, the servers that had to be at rest."""
     partings: list[tuple[str, int]] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
     dies: dict[str, int] = field(default_factory=dict)
@@ -117,7 +120,9 @@ def farm(monkeypatch: pytest.MonkeyPatch) -> Farm:
     monkeypatch.setattr(deal, "Server", Fake)
     monkeypatch.setattr(deal, "Watch", Watched)
     monkeypatch.setattr(deal, "TICK_S", 0.0)
-    monkeypatch.setattr(deal, "_wait_for_rest", lambda _: None)
+    monkeypatch.setattr(
+        deal, "_wait_for_rest", lambda others: FARM.waited.append(tuple(o.name for o in others))
+    )
     return FARM
 
 
@@ -159,6 +164,8 @@ def test_a_prompt_goes_to_all_servers_before_the_next(
     found = rounds(farm.asked, 4)
     assert [prompt for _, prompt in found] == [p.id for p in PROMPTS]
     assert all(sorted(order) == sorted(NAMES) for order, _ in found)
+    for (name, _), others in zip(farm.asked, farm.waited, strict=True):
+        assert sorted((name, *others)) == sorted(NAMES), "all others are at rest"
     assert sorted(farm.starts) == sorted(NAMES), "one start each"
     assert farm.alive == []
     for one in outcome.dealt:
@@ -218,6 +225,7 @@ def test_servers_that_do_not_fit_take_turns(step: DealStep, bench: Workbench, fa
     assert not outcome.together
     assert farm.starts == ["no draft", "n_max=2", *NAMES]
     assert farm.asked == [(name, p.id) for name in NAMES for p in PROMPTS]
+    assert farm.waited == [()] * len(farm.asked), "no other server is alive"
     farm.most, farm.starts = 1, []
     replace(step, block=1).run(bench)
     assert farm.starts == ["no draft", *NAMES[::-1]], "every other block goes backwards"
@@ -351,8 +359,9 @@ def test_a_server_that_never_rests_holds_nobody_up_for_ever(
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "MOST_REST_S", 0.05)
     server: Any = Spinning([0.01])
+    began = time.monotonic()
     deal._wait_for_rest([server])
-    assert 5 <= server.looks / 2 <= 6
+    assert time.monotonic() - began >= 0.05
     looks = server.looks
     deal._wait_for_rest([])
     assert server.looks == looks

@@ -3,6 +3,7 @@ the target's own text."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_runs import ImatrixResult, TextJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, read_imatrix, write_gguf
 from cook.formats.quant_types import Flavour
 from cook.graph.step import Source, Workbench, source
 from cook.job.drafting import left_to_score, target_corpus
@@ -91,6 +92,33 @@ def test_it_is_told(bench: Workbench) -> None:
 def test_it_is_refused(bench: Workbench) -> None:
     with pytest.raises(StepError, match="experts have data"):
         step("fail").run(bench)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "parts"),
+    [(Flavour.LLAMA_CPP, ("gate", "down")), (Flavour.IK_LLAMA_CPP, ("down",))],
+)
+def test_what_the_engine_left_out_is_named(
+    flavour: Flavour,
+    parts: tuple[str, ...],
+    bench: Workbench,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ik takes the statistics of `up` for `gate`, which reads the same activations."""
+
+    def partly(_: object, job: TextJob, output: Path, *logs: Any, **how: Any) -> ImatrixResult:
+        result = imatrix(_, replace(job, chunks=ENOUGH), output, *logs, **how)
+        found, out = read_imatrix(output), ("blk.0.ffn_gate.", "blk.0.ffn_down.")
+        kept = {n: e for n, e in found.entries.items() if not n.startswith(out)}
+        write_gguf(replace(found, entries=kept), output)
+        return result
+
+    monkeypatch.setattr(tool_runs, "imatrix", partly)
+    asked = step("warn")
+    asked.engine.flavour = flavour
+    found = asked.run(bench)
+    assert found.skipped == tuple(f"blk.0.ffn_{part}.weight" for part in parts)
+    assert "no data at all" in found.warnings[0]
 
 
 def test_what_was_asked_for_is_enough(bench: Workbench) -> None:

@@ -285,7 +285,7 @@ def ask(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.
         given = dict(os.environ) if env is None else env
         spec = ProcessSpec(argv, Path(argv[0]).name, given, timeout_s=timeout_s)
         result = Supervisor(Path(logs)).run(spec)
-        out, err = (path.read_text(errors="replace") for path in (result.stdout, result.stderr))
+        out, err = (path.read_text("utf-8", "replace") for path in (result.stdout, result.stderr))
         return replace(result, stdout_tail=out, stderr_tail=err)
 
 

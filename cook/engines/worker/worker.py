@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import struct
 import time
@@ -25,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.closing import Closing
-from cook.engines.base import Engine
+from cook.engines.base import Engine, contradictions
 from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_of_full_disk
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_output import parse_buffers
 from cook.engines.worker.compile import build_worker, locate
 from cook.engines.worker.messages import (
     DecodeTimes,
@@ -50,8 +50,6 @@ _LOAD_LOG_BYTES = 1 << 20
 _AT_ONCE = 1 << 26
 """Weights that one request quantizes: a minute or so of the slowest types."""
 _FRAME = struct.Struct("<4sIQ")
-_BUFFER = re.compile(rb"[:\s](\S+) +(?:model |KV |compute |output |RS )?buffer size +=")
-_OWN_MEMORY = re.compile(rb"CPU|.*_Host$")
 
 
 class Worker(Closing):
@@ -126,9 +124,17 @@ class Worker(Closing):
         )
         if not loaded["known"]:
             self._loaded_at = before
-        if loaded["n_ctx"] < model.context and not model.vocabulary_only:
-            size = f"a context of {loaded['n_ctx']} tokens, not {model.context}"
-            raise StepError(f"worker: {model.path.name} runs with {size}")
+        if not model.vocabulary_only:
+            asked = {
+                "ctx": model.context,
+                "batch": model.batch,
+                "ubatch": model.ubatch,
+                "threads": model.threads,
+                "threads_batch": model.threads_batch or model.threads,
+            }
+            ran = {name: loaded[f"n_{name}"] for name in asked}
+            if others := tuple(contradictions(ran, asked)):
+                raise StepError(f"worker: {model.path.name} runs with {', '.join(others)}")
         with self.log.open("rb") as stream:
             stream.seek(self._loaded_at)
             log = stream.read(_LOAD_LOG_BYTES)
@@ -141,7 +147,8 @@ class Worker(Closing):
             context=loaded["n_ctx"],
             context_train=info["n_ctx_train"],
             carried=loaded["carried"],
-            on_device=on_device(log),
+            # That a layer is called offloaded says nothing: builds without a device do so, too.
+            on_device=parse_buffers(log)[1] > 0,
             library=loaded["parameters"],
         )
 
@@ -457,14 +464,6 @@ class Worker(Closing):
         how = signal_name(code) if code < 0 else f"exit status {code}"
         stderr = tail(result.stderr_tail)
         return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self.log)
-
-
-def on_device(log: bytes) -> bool:
-    """Whether a part of what was loaded lies in an accelerator's memory, by the library's log.
-
-    That a layer is called offloaded says nothing: a build without a device calls it so, too.
-    """
-    return any(not _OWN_MEMORY.match(where) for where in _BUFFER.findall(log))
 
 
 R = TypeVar("R")

@@ -28,10 +28,10 @@ def section(record: Record) -> Section:
         (_row(name, span) for name in order for span in mapped[name]),
         words=("group", "types (tensors a layer)"),
     )
-    maps = {
-        clipped(name, 34) + (" (the pick)" if name == best else ""): [*map(_cell, mapped[name])]
+    maps = [
+        (clipped(name, 34) + (" (the pick)" if name == best else ""), [*map(_cell, mapped[name])])
         for name in drawn
-    }
+    ]
     plot = map_plot("types", TITLE, table.alt("Bits per weight by layer and tensor group"), maps)
     lead = (
         "Bits per weight and types of the matrices, darker for more bits (lighter on a dark page); "

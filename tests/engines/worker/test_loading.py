@@ -11,9 +11,9 @@ import pytest
 
 from cook.engines.base import ModelArgs
 from cook.engines.threads import default_threads
+from cook.engines.tool_output import parse_buffers
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
-from cook.engines.worker.worker import on_device
 from cook.errors import PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -107,6 +107,8 @@ def test_rpc_servers_are_scored_live() -> None:
     [
         (b"load_tensors:   CPU_Mapped model buffer size =    24.66 MiB\n", False),
         (b"llama_context:        CPU  output buffer size =     0.01 MiB\n", False),
+        (b"llm_load_tensors:        CPU buffer size =   205.00 MiB\n", False),
+        (b"llm_load_tensors:  CUDA_Host buffer size =   205.00 MiB\n", False),
         (b"sched_reserve:  CUDA_Host compute buffer size =    16.01 MiB\n", False),
         (b"load_tensors:        CUDA0 model buffer size =  3577.56 MiB\n", True),
         (b"llama_kv_cache:      CUDA1 KV buffer size =   256.00 MiB\n", True),
@@ -115,4 +117,5 @@ def test_rpc_servers_are_scored_live() -> None:
 )
 def test_accelerators_are_known_by_their_buffers(log: bytes, on: bool) -> None:
     """A build without any says that layers are offloaded all the same."""
-    assert on_device(b"load_tensors: offloaded 6/6 layers to GPU\n" + log) is on
+    _, on_devices = parse_buffers(b"load_tensors: offloaded 6/6 layers to GPU\n" + log)
+    assert (on_devices > 0) is on

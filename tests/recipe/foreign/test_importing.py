@@ -288,9 +288,15 @@ def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
             f'custom="a=q8_0"\n{text}\nllama-quantize --custom-q "$custom" i.gguf o.gguf Q4_0\n'
         )
         path.write_text(script.replace("\0", ""), encoding="utf-8", errors="replace")
+        found, places = None, set()
         try:
             found = import_recipe(path)
-        except (RecipeError, InputError):
+        except RecipeError as error:
+            places = {problem.file for problem in error.problems}
+        except InputError:
+            pass
+        assert places <= {str(path)}, "no fault is in what cook wrote"
+        if found is None:
             return
         notes = Notes()
         (read,) = read_quants(found.format, read_foreign(path), notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.steps.memory import parse_buffers
+from cook.engines.tool_output import parse_buffers
 
 MIB = 1 << 20
 
