@@ -105,7 +105,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
 
     kind: ClassVar[str] = "selfcheck"
     phase: ClassVar[str] = Phase.CHECKS
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     """2: ik's text tokenized again. 3: of what was dealt."""
     in_worker: ClassVar[bool] = True
 
@@ -360,7 +360,7 @@ def _changes_its_mind(
     ours, theirs = seen.difference.baseline_token, seen.difference.other_token
     assert ours is not None, "only differences with both tokens are chosen"
     assert theirs is not None, "only differences with both tokens are chosen"
-    ahead = max(len(seen.text) - WIDE_TOKENS, 0)
+    ahead = min(max(len(seen.text) - WIDE_TOKENS, 1), len(seen.text) - 1)
     for width in widths:
         # The batch goes on behind the place, as a verification does.
         found = worker.replay(

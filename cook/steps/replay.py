@@ -73,7 +73,8 @@ class ReplayStep(Step[ReplayOutcome]):
     args: ModelArgs
     rollout_steps: int = 0
     width: int | None = None
-    """Tokens a batch; None: the ubatch. Another shape than the usual shows the noise floor."""
+    """Of the reply, tokens a batch; None: such as compute like a server's few. Another shows the
+    noise floor."""
     prompts: tuple[str, ...] | None = None
     """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
     rollout_floor: float = 0.0
@@ -82,6 +83,7 @@ class ReplayStep(Step[ReplayOutcome]):
     for how far another quant of it is from it."""
 
     kind: ClassVar[str] = "replay"
+    version: ClassVar[int] = 2
     phase: ClassVar[str] = Phase.REPLAY
     in_worker: ClassVar[bool] = True
 

@@ -353,7 +353,13 @@ static int32_t draft_from(int32_t token, int32_t pos, int32_t steps, float stop_
     return steps;
 }
 
-// One teacher-forced pass over prompt + emitted. Position i of every result predicts emitted[i].
+// A reply is replayed in batches as small as this, because the engines compute larger ones by other
+// kernels, whose rounding breaks near ties otherwise than the drafts and verifications of a server
+// (ggml-cpu/ops.cpp: flash attention by tiles from 64 rows on).
+enum { SERVER_WIDTH = 32 };
+
+// One teacher-forced pass over prompt + emitted: the prompt in whole batches, as a server reads it,
+// then the reply in batches of `width`. Position i of every result predicts emitted[i].
 // With bare != 0 the same batches and logits mask run and nothing is reduced (the benchmark's base).
 static void op_replay(void) {
     need_context();
@@ -369,7 +375,7 @@ static void op_replay(void) {
     if (total > n_ctx) { fail("%d tokens do not fit the context of %d", total, n_ctx); }
     if (n_ref != n_ref_ids || (n_ref && n_ref % n)) { fail("reference arrays do not match %d positions", n); }
     const int32_t k_ref = n_ref / n;
-    const int32_t width = integer("width", n_ubatch, 1, n_ubatch);
+    const int32_t width = integer("width", n_ubatch < SERVER_WIDTH ? n_ubatch : SERVER_WIDTH, 1, n_ubatch);
     const int32_t top = integer("top", 0, 0, TOP_MAX);
     const int32_t steps = integer("rollout_steps", 0, 0, 256);
     const float stop_below = (float) number("rollout_stop_below", 0.0);
@@ -388,7 +394,9 @@ static void op_replay(void) {
     for (int32_t at = ahead; at < total;) {
         batch.n_tokens = 0;
         int32_t rows = 0;
-        for (; at < total && batch.n_tokens < width; at++) {
+        const bool reads = !ahead && at < n_prompt;
+        const int32_t end = reads ? n_prompt : total, most = reads ? n_batch : width;
+        for (; at < end && batch.n_tokens < most; at++) {
             const bool output = at >= n_prompt - 1;
             if (output) { row_of[rows++] = batch.n_tokens; }
             batch_add(at < n_prompt ? prompt[at] : emitted[at - n_prompt], at, output);

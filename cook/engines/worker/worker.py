@@ -187,9 +187,10 @@ class Worker(Closing):
     ) -> Replay:
         """One teacher-forced pass; entry i of every array is about ``emitted[i]``.
 
-        ``width`` tokens a batch (default: the ubatch; 1 decodes singly), but for the first
-        ``ahead`` tokens of the prompt, which are read in whole batches; a request that shares
-        them with the one before does not read them again. ``temperature`` also
+        The prompt is read in whole batches, as a server reads it, the reply in batches of ``width``
+        (default: as many as are computed like a server's few, worker.c; 1 decodes singly). With
+        ``ahead``, only so many tokens of the prompt are read in whole batches; a request that
+        shares them with the one before does not read them again. ``temperature`` also
         gives the log-probability of the emitted token at that temperature. ``reference`` is the
         trace's top-K (ids, raw log-probs), both [positions, K], id -1 = absent: it gives the
         divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position excepted,
