@@ -353,10 +353,14 @@ static int32_t draft_from(int32_t token, int32_t pos, int32_t steps, float stop_
     return steps;
 }
 
-// A reply is replayed in batches as small as this, because the engines compute larger ones by other
-// kernels, whose rounding breaks near ties otherwise than the drafts and verifications of a server
-// (ggml-cpu/ops.cpp: flash attention by tiles from 64 rows on).
-enum { SERVER_WIDTH = 32 };
+// A reply is replayed in batches below this many tokens: from there on llama.cpp's flash attention on
+// processors works by tiles (GGML_FA_TILE_Q, ggml-cpu/common.h), whose other rounding breaks near ties
+// otherwise than a server's few tokens a batch do. ik_llama.cpp has no such bound.
+#ifdef COOK_IK
+enum { TILE_ROWS = INT32_MAX };
+#else
+enum { TILE_ROWS = 64 };
+#endif
 
 // One teacher-forced pass over prompt + emitted: the prompt in whole batches, as a server reads it,
 // then the reply in batches of `width`. Position i of every result predicts emitted[i].
@@ -375,7 +379,7 @@ static void op_replay(void) {
     if (total > n_ctx) { fail("%d tokens do not fit the context of %d", total, n_ctx); }
     if (n_ref != n_ref_ids || (n_ref && n_ref % n)) { fail("reference arrays do not match %d positions", n); }
     const int32_t k_ref = n_ref / n;
-    const int32_t width = integer("width", n_ubatch < SERVER_WIDTH ? n_ubatch : SERVER_WIDTH, 1, n_ubatch);
+    const int32_t width = integer("width", n_ubatch < TILE_ROWS ? n_ubatch : TILE_ROWS - 4, 1, n_ubatch);
     const int32_t top = integer("top", 0, 0, TOP_MAX);
     const int32_t steps = integer("rollout_steps", 0, 0, 256);
     const float stop_below = (float) number("rollout_stop_below", 0.0);
