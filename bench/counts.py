@@ -30,6 +30,7 @@ from cook.recipe.load import parse_recipe
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import PROFILES, positions_of, simulate
 from cook.steps.checks import emitted_tokens
+from cook.steps.deal import DealStep
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.trace import TRACE_FILE
 
@@ -203,9 +204,9 @@ def counted(
         assert settings is not None, "so do they"
         if draft not in drafts:
             continue
-        executor.run([configuration.live])
-        outcome = executor.outcomes.result(configuration.live)
-        live = list(outcome.runs) if outcome is not None else []
+        dealing = DealStep((configuration.live,), 0, together=False)
+        executor.run([dealing])
+        live: list[PromptRun] = getattr(executor.outcomes.result(dealing), "runs", [])
         step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
         model = draft.model
         file = (

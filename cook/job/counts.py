@@ -64,7 +64,7 @@ def _length(plan: ForecastPlan) -> int:
 
 
 def acceptance_floor(forecaster: Forecaster, only: Collection[str]) -> float | None:
-    """Standard deviation of the floor draft's acceptance between two batch shapes, a fraction.
+    """Standard deviation of the floor draft's acceptance between one pass and token by token.
 
     At the longest draft, on the prompts ``only`` (ids); None where it was not replayed twice.
     """

@@ -67,7 +67,7 @@ class Decision:
     dropped: dict[str, str] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     acceptance_sd: dict[str, float | None] = field(default_factory=dict)
-    """By engine, of one draft's acceptance between two batch shapes."""
+    """By engine, of one draft's acceptance between one pass and token by token."""
     baselines: list[Configuration] = field(default_factory=list)
     grid: dict[CandidateKey, Configuration] = field(default_factory=dict)
     unforecast: list[Configuration] = field(default_factory=list)

@@ -26,8 +26,8 @@ from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
 
 NO_DRAFT = "no draft"
-FLOOR_WIDTH = 24
-"""Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
+FLOOR_WIDTH = 1
+"""Tokens a batch of the replay that shows the noise floor: as a server drafts."""
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,8 @@ class ForecastPlan:
 
     @property
     def floor(self) -> DraftForecast | None:
-        """The largest draft, replayed in batches of another shape: how much acceptance differs for
-        no reason at all."""
+        """The largest draft, replayed token by token: how much acceptance differs for the shape of
+        the batches alone."""
         if not self.floor_prompts or not self.drafts:
             return None
         largest = max(self.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0)

@@ -127,8 +127,8 @@ class ReplayedPrompts:
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What one draft's ``acceptance`` differs by on ``engine`` between two batch shapes, a
-    fraction, at ``confidence``."""
+    """What one draft's ``acceptance`` differs by on ``engine`` between one pass and token by
+    token, a fraction, at ``confidence``."""
 
     engine: str
     confidence: float

@@ -73,8 +73,7 @@ class ReplayStep(Step[ReplayOutcome]):
     args: ModelArgs
     rollout_steps: int = 0
     width: int | None = None
-    """Of the reply, tokens a batch; None: such as compute like a server's few. Another shows the
-    noise floor."""
+    """Of the reply, tokens a batch; None: as many as are computed like a server's few."""
     prompts: tuple[str, ...] | None = None
     """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
     rollout_floor: float = 0.0
@@ -83,7 +82,7 @@ class ReplayStep(Step[ReplayOutcome]):
     for how far another quant of it is from it."""
 
     kind: ClassVar[str] = "replay"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 2  # 2: a reply in batches that are computed like a server's few tokens
     phase: ClassVar[str] = Phase.REPLAY
     in_worker: ClassVar[bool] = True
 
@@ -110,11 +109,10 @@ class ReplayStep(Step[ReplayOutcome]):
         if size is None:
             return None
         tokens, lengths = self.trace.tokens, self.trace.prompt_tokens()
-        share = 1.0
+        share = 1.0 if self.prompts is None else len(self.prompts) / len(lengths)
         if self.prompts is not None:
             tokens = float(len(self.prompts) * self.trace.max_tokens)
-            share = len(self.prompts) / len(lengths)
-        drafted = 0.3 * tokens * self.rollout_steps  # behind each wrong token
+        drafted = tokens * (0.3 * self.rollout_steps + (self.width == 1))  # behind each wrong one
         read = sum(lengths) * share + tokens
         draft = self.draft
         return Cost((size,), drafted * read_bytes(draft), drafted, read * computed_bytes(draft))

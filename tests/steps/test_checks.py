@@ -139,7 +139,7 @@ def test_a_control_reads_the_prompt_in_whole_batches() -> None:
     assert worker.requests == [(22_000, width, 22_000 - 64) for width in (5, 3, 2)]
     worker = Asked(argmax={3: 8})
     assert _changes_its_mind(cast(Worker, worker), seen(20), (5, 3, 2), None) is True
-    assert worker.requests == [(20, 5, 0), (20, 3, 0)], "it ends where the question is decided"
+    assert worker.requests == [(20, 5, 1), (20, 3, 1)], "it ends where the question is decided"
 
 
 def test_above_temperature_0_a_control_asks_for_the_same_draw() -> None:

@@ -84,6 +84,7 @@ static struct llama_context * ctx;
 static struct llama_batch batch;
 static bool telling;  // while a model loads, all that the library says goes to the log
 static int32_t n_vocab, n_ctx, n_batch, n_ubatch;
+static bool offloads;  // has layers on a GPU
 static placement placed;  // the model keeps pointers into it
 static char * weights;  // what the client calls the model as it lies in memory; its context may be another's
 
@@ -236,6 +237,7 @@ static void op_load(void) {
         const int32_t numa = integer("numa", 0, 0, 8);
         if (numa) { llama_numa_init((enum ggml_numa_strategy) numa); }
         model = llama_model_load_from_file(path, mp);
+        offloads = has_gpu() && mp.n_gpu_layers != 0;
         if (!model) { fail("the engine cannot load %s", path); }
         n_vocab = vocab_size(model);
         if (n_vocab < 1 || n_vocab > 10000000) { fail("implausible vocabulary size %d: headers and library differ?", n_vocab); }
@@ -353,15 +355,6 @@ static int32_t draft_from(int32_t token, int32_t pos, int32_t steps, float stop_
     return steps;
 }
 
-// A reply is replayed in batches below this many tokens: from there on llama.cpp's flash attention on
-// processors works by tiles (GGML_FA_TILE_Q, ggml-cpu/common.h), whose other rounding breaks near ties
-// otherwise than a server's few tokens a batch do. ik_llama.cpp has no such bound.
-#ifdef COOK_IK
-enum { TILE_ROWS = INT32_MAX };
-#else
-enum { TILE_ROWS = 64 };
-#endif
-
 // One teacher-forced pass over prompt + emitted: the prompt in whole batches, as a server reads it,
 // then the reply in batches of `width`. Position i of every result predicts emitted[i].
 // With bare != 0 the same batches and logits mask run and nothing is reduced (the benchmark's base).
@@ -379,7 +372,7 @@ static void op_replay(void) {
     if (total > n_ctx) { fail("%d tokens do not fit the context of %d", total, n_ctx); }
     if (n_ref != n_ref_ids || (n_ref && n_ref % n)) { fail("reference arrays do not match %d positions", n); }
     const int32_t k_ref = n_ref / n;
-    const int32_t width = integer("width", n_ubatch < TILE_ROWS ? n_ubatch : TILE_ROWS - 4, 1, n_ubatch);
+    const int32_t width = integer("width", offloads || n_ubatch < FEW_ROWS ? n_ubatch : FEW_ROWS, 1, n_ubatch);
     const int32_t top = integer("top", 0, 0, TOP_MAX);
     const int32_t steps = integer("rollout_steps", 0, 0, 256);
     const float stop_below = (float) number("rollout_stop_below", 0.0);

@@ -188,13 +188,12 @@ class Worker(Closing):
         """One teacher-forced pass; entry i of every array is about ``emitted[i]``.
 
         The prompt is read in whole batches, as a server reads it, the reply in batches of ``width``
-        (default: as many as are computed like a server's few, worker.c; 1 decodes singly). With
-        ``ahead``, only so many tokens of the prompt are read in whole batches; a request that
-        shares them with the one before does not read them again. ``temperature`` also
-        gives the log-probability of the emitted token at that temperature. ``reference`` is the
-        trace's top-K (ids, raw log-probs), both [positions, K], id -1 = absent: it gives the
-        divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position excepted,
-        which is never drafted), until a confidence falls below ``rollout_stop_below``.
+        (default: as many as are computed like a server's few; 1 decodes singly); with ``ahead``, so
+        much of the prompt, which the next request that shares it does not read again.
+        ``temperature`` also gives the log-probability of the emitted token at that temperature.
+        ``reference``: the trace's top-K (ids, raw log-probs), [positions, K], id -1 = absent; it
+        gives the divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position
+        excepted, which is never drafted), until a confidence falls below ``rollout_stop_below``.
         """
         n = len(emitted)
         arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted}

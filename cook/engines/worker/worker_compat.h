@@ -4,6 +4,7 @@
 #define COOK_WORKER_COMPAT_H
 
 #include "llama.h"
+#include "ggml-backend.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,6 +51,23 @@ static const char * engine_version(void) { return llama_version(); }
 #else
 static const char * engine_version(void) { return ""; }
 #endif
+#endif
+
+// FEW_ROWS: as many tokens as a processor computes as it does a server's few. With more, other kernels
+// round otherwise and break near ties: llama.cpp's flash attention by tiles from 64 (GGML_FA_TILE_Q,
+// ggml-cpu/common.h), ik's weights quantized again from 32 (is_dequant_better, iqk_mul_mat.cpp).
+#ifdef COOK_IK
+enum { FEW_ROWS = 28 };
+static bool has_gpu(void) { return llama_supports_gpu_offload(); }
+#else
+enum { FEW_ROWS = 60 };
+static bool has_gpu(void) {
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        const enum ggml_backend_dev_type type = ggml_backend_dev_type(ggml_backend_dev_get(i));
+        if (type != GGML_BACKEND_DEVICE_TYPE_CPU && type != GGML_BACKEND_DEVICE_TYPE_ACCEL) { return true; }
+    }
+    return false;
+}
 #endif
 
 // What the first sequence holds, as bytes that another context of the same model takes over; 0 where

@@ -114,7 +114,7 @@ def _check_notes(record: Record) -> Iterator[str]:
     for floor in record.noise:
         yield (
             f"noise floor on {floor.engine}: one draft's acceptance differs by up to "
-            f"{floor.acceptance:.2%} between two batch shapes ({floor.confidence:.0%})"
+            f"{floor.acceptance:.2%} between one pass and token by token ({floor.confidence:.0%})"
         )
 
 
