@@ -121,6 +121,7 @@ def service_of(
         settings=chosen.settings if draft is not None else None,
         ngram=chosen.ngram,
         draft_context=chosen.serving.draft_context,
+        head=chosen.serving.head,
     )
     return Service(
         engine=found,
@@ -289,6 +290,9 @@ def _draft(record: Record, candidate: Candidate) -> Path | None:
     draft = record.draft(candidate.draft)
     if draft is None or draft.path is None:
         raise InputError(f"the record names no file for draft {candidate.draft}", hint=_AGAIN)
+    own = candidate.serving is not None and candidate.serving.head is not None
+    if own and draft.path == record.target:
+        return Path(draft.path)
     return _model("draft", draft.path, draft.file_bytes)
 
 

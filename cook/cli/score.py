@@ -20,7 +20,9 @@ AT_URL = ("out", "url", "model", "api_key_file", "prompts", "limit", "max_tokens
 
 def command(
     out: Output,
-    drafts: list[str] | None = opt.argument("[DRAFT]...", "Draft GGUFs to score.", default=None),
+    drafts: list[str] | None = opt.argument(
+        "[DRAFT]...", "Draft GGUFs; `target`: its own head.", default=None
+    ),
     target: str | None = opt.option(
         "--target", "Target GGUF (shard 1 if split).", metavar="TARGET"
     ),
@@ -81,6 +83,7 @@ def command(
       cook score --target Ling-1T-smol-IQ4_KSS.gguf --recipe recipes/ling-flash-iq1kt.yaml
       cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
       cook score --target T.gguf MOE.gguf --experts 8 --experts 6 --experts 4
+      cook score --target T.gguf target mtp-Q4_0.gguf D.gguf
       cook score --target T.gguf D.gguf --rival ngram-mod --rival ngram-map-k:size_n=8
       cook score --url http://127.0.0.1:8080 --limit 24
       cook score --url http://127.0.0.1:8080 --model qwen3-32b

@@ -18,9 +18,10 @@ from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
 from cook.engines.ngram_settings import NgramSettings
 from cook.engines.options import inherited
-from cook.engines.speculation import BY_DRAFT
+from cook.engines.speculation import BY_DRAFT, BY_HEAD
 from cook.engines.threads import default_threads
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour as Flavour
 
 T = TypeVar("T")
@@ -202,7 +203,8 @@ class ServerJob:
 
     ``ngram``: speculation without a file, which drafts before a draft does. ``slots``: requests
     that it answers at once, each with a ``context`` of its own. ``draft_context``: the draft's own,
-    None for the target's.
+    None for the target's. ``head``: what kind of head the draft is, None for a model; the head
+    inside of the target where ``draft`` is that file.
     """
 
     target: Path
@@ -214,16 +216,24 @@ class ServerJob:
     ngram: NgramSettings | None = None
     slots: int = 1
     draft_context: int | None = None
+    head: HeadKind | None = None
 
     @property
     def drafts(self) -> bool:
         """Whether anything is to be drafted."""
         return self.draft is not None or self.ngram is not None
 
+    @property
+    def draft_file(self) -> Path | None:
+        """What is loaded next to the target; None for no draft, and for the target's own head."""
+        return None if self.head is not None and self.draft == self.target else self.draft
+
     def speculators(self, flavour: str) -> tuple[str, ...]:
         """The kinds of speculation that it asks for, in the order in which they draft."""
         first = (str(self.ngram.type),) if self.ngram is not None else ()
-        return (*first, BY_DRAFT[flavour]) if self.draft is not None else first
+        if self.draft is None:
+            return first
+        return (*first, BY_DRAFT[flavour] if self.head is None else BY_HEAD[flavour][self.head])
 
 
 class Engine(ABC):

@@ -18,7 +18,6 @@ from pathlib import Path
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
 from cook.engines.ngram_settings import ik_stage
-from cook.engines.speculation import BY_DRAFT
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -88,7 +87,7 @@ class IkLlamaCpp(Engine):
         if job.ngram is not None:
             args.add("--spec-type", ik_stage(job.ngram.of(self.flavour)))
         if job.draft is not None:
-            self._add_draft(args, job, job.draft)
+            self._add_draft(args, job)
         return args.argv(job.target_args.extra)
 
     def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
@@ -98,7 +97,7 @@ class IkLlamaCpp(Engine):
 
     def check_prompts(self, job: ServerJob, tokens: int) -> None:
         """The draft's batch, where the recipe says one, must hold a whole prompt."""
-        if job.draft is None:
+        if job.draft is None or job.head is not None:
             return
         batch = draft_batch(job.draft_args, job.target_args, job.context)
         if batch is not None and batch < min(tokens, job.context):
@@ -118,19 +117,22 @@ class IkLlamaCpp(Engine):
                 hint="build it with -DGGML_RPC=ON, or leave out rpc",
             )
 
-    def _add_draft(self, args: Arguments, job: ServerJob, draft: Path) -> None:
+    def _add_draft(self, args: Arguments, job: ServerJob) -> None:
         """The draft with its settings and placement, and what it must not take over.
 
         PrerequisiteError for a setting that this build has no way to say.
         """
-        args.add("--model-draft", draft)
+        args.add("--model-draft", job.draft_file)
         keys, settings = "", job.settings
         if settings is not None:
             p_min = f"{settings.p_min:g}"
             keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
         # -md alone does not even load the draft.
-        args.add("--spec-type", f"{BY_DRAFT[self.flavour]}{keys}")
+        args.add("--spec-type", f"{job.speculators(self.flavour)[-1]}{keys}")
         given, target = job.draft_args, job.target_args
+        if job.head is not None:
+            _require_inherited(self, given, target)
+            return
         args.add(("--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"), given.n_gpu_layers)
         args.add(("--device-draft", "-devd"), given.devices)
         types = {  # the engines' default, not the target's
@@ -142,6 +144,14 @@ class IkLlamaCpp(Engine):
         can_say = any(self.has_flag("server", flag) for flag in flags)
         words = [_quoted(self, word) for word in _draft_words(job, can_say)]
         args.add(flags, " ".join(words) or None)
+
+
+def _require_inherited(engine: Engine, given: ModelArgs, target: ModelArgs) -> None:
+    """InputError for an argument of a head's own: ik runs it in a context made like the target's
+    (`common_speculative_init`, common/speculative.cpp)."""
+    for name, value in vars(given).items():
+        if value not in (None, (), False) and value != getattr(target, name):
+            refuse(engine, "draft", name, "a head runs with the target's")
 
 
 def _draft_words(job: ServerJob, can_say: bool) -> Iterator[str]:

@@ -46,7 +46,7 @@ class LlamaCpp(Engine):
         if job.draft is not None:
             # The counters of every kind of speculation are printed at trace level only.
             args.add("--verbosity", "4", if_known=True)
-            self._draft_args(args, job, job.draft)
+            self._draft_args(args, job)
         elif job.ngram is not None:
             args.add("--spec-type", job.speculators(self.flavour))
         if job.ngram is not None:
@@ -54,9 +54,9 @@ class LlamaCpp(Engine):
                 args.add(flag, number)
         return args.argv(job.target_args.extra)
 
-    def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
+    def _draft_args(self, args: Arguments, job: ServerJob) -> None:
         given, settings = job.draft_args, job.settings
-        args.add(("--spec-draft-model", "--model-draft"), draft)
+        args.add(("--spec-draft-model", "--model-draft"), job.draft_file)
         # -md alone loads the draft and then ignores it.
         args.add("--spec-type", job.speculators(self.flavour))
         if settings is not None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from cook.engines.ngram_settings import DEFAULTS
+from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 
 NONE = "none"
@@ -22,6 +23,16 @@ NGRAMS = tuple(map(str, DEFAULTS[Flavour.LLAMA_CPP]))
 """Kinds without a model of mainline, for a build whose help does not list its kinds."""
 BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLAMA_CPP: "draft"}
 """What a flavour calls speculation by a draft model of its own."""
+_MTP = {HeadKind.MTP: "mtp", HeadKind.ASSISTANT: "mtp"}
+_BLOCKS = {HeadKind.DFLASH: "dflash", HeadKind.DSPARK: "dspark"}
+BY_HEAD: Mapping[str, Mapping[HeadKind, str]] = {
+    Flavour.LLAMA_CPP: {
+        kind: f"draft-{name}"
+        for kind, name in {**_MTP, **_BLOCKS, HeadKind.EAGLE3: "eagle3"}.items()
+    },
+    Flavour.IK_LLAMA_CPP: {**_MTP, **_BLOCKS},
+}
+"""The same by a head of each kind, as far as the flavour has it."""
 
 TOTALS = re.compile(
     r"statistics {1,20}(?P<name>[\w-]{1,40}): #calls\(b,g,a\) = {0,8}\d{1,12} {1,8}\d{1,12} {1,8}"

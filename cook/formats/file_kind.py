@@ -6,15 +6,14 @@ adapter, a control vector, a projector). What is no GGUF at all: :mod:`cook.form
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
+from cook.formats.heads import head_of
 
 IMATRIX_TYPE = "imatrix"
 """``general.type`` of an importance matrix in GGUF."""
-_BLOCK = re.compile(r"blk\.(\d{1,6})\.")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ def no_model(file: GgufFile) -> NoModel | None:
     (gguf-py/gguf/constants.py), and the architectures of llama.cpp's src/llama-arch.cpp.
     """
     kind, architecture = _string(file, "general.type"), _string(file, "general.architecture")
-    blocks = {int(m[1]) for tensor in file.tensors if (m := _BLOCK.match(tensor.name))}
     if kind == IMATRIX_TYPE:
         return NoModel("an importance matrix", "name it under `imatrix: {file: ...}`")
     if architecture == "controlvector":
@@ -52,26 +50,13 @@ def no_model(file: GgufFile) -> NoModel | None:
         )
     if kind == "mmproj" or architecture == "clip":
         return NoModel("a multimodal projector", "name the language model that it belongs to")
-    if architecture == "eagle3":
-        return NoModel("an EAGLE-3 head", _OF_ITS_TARGET)
-    if architecture == "dflash":
-        return NoModel("a DFlash head", _OF_ITS_TARGET)
     if not file.tensors:
         return NoModel("a vocabulary without weights", "name the model's own file")
-    if blocks and 0 not in blocks and any(".nextn." in tensor.name for tensor in file.tensors):
-        first, last = min(blocks), max(blocks)
-        held = f"block {first}" if first == last else f"blocks {first} to {last}"
+    if (head := head_of(file)) is not None and head.alone:
         return NoModel(
-            f"a multi-token-prediction head alone: {held} of {last + 1}, without those before",
-            _OF_ITS_TARGET,
+            head.what, "it drafts next to its own target: cook score --target TARGET.gguf HEAD.gguf"
         )
     return None
-
-
-_OF_ITS_TARGET = (
-    "it drafts only from inside of its own target's run, which cook does not score: name a whole "
-    "model of the target's vocabulary"
-)
 
 
 def head_is_absent(file: GgufFile) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 from cook.errors import InputError, RecipeError
 from cook.formats.naming import model_stem
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
+from cook.recipe.sources import OWN_HEAD
 
 SOURCE_NAME = "source"
 """The candidate that a recipe's own source model is."""
@@ -106,12 +107,13 @@ def _named(
     names = {*taken, SOURCE_NAME}
     found: list[dict[str, object]] = []
     for draft in drafts:
-        stem = model_stem(Path(draft.rsplit("/", 1)[-1]))
+        own = draft == OWN_HEAD
+        stem = "head" if own else model_stem(Path(draft.rsplit("/", 1)[-1]))
         numbered = (f"{stem}-{number}" for number in count(2))
         name = next(name for name in chain([stem], numbered) if name not in names)
         names.add(name)
         tried = {"experts": list(experts)} if experts else {}
-        found.append({"name": name, "source": _absolute(draft), **tried})
+        found.append({"name": name, "source": draft if own else _absolute(draft), **tried})
     return found
 
 

@@ -139,7 +139,9 @@ def _checked(
     one = replace(
         one,
         reason=_why_not_live(configuration, decision) if one.live is None else None,
-        serving=Serving(live.context, live.target_args, live.draft_args, live.draft_context),
+        serving=Serving(
+            live.context, live.target_args, live.draft_args, live.draft_context, live.head
+        ),
     )
     other, dealt = decision.dealing.on_reference.get(key), decision.dealing.dealt(key)
     if dealt is None:
@@ -258,6 +260,7 @@ def _warnings(
             for engine, reason in decision.silent.items()
         ]
     warnings += _unlike(layouts, candidates)
+    warnings += _broken_heads(candidates)
     warnings += _unforeseen(candidates)
     warnings += _contention(timings)
     return tuple(dict.fromkeys(warnings))
@@ -287,12 +290,34 @@ def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[
         c.engine
         for c in candidates
         if c.engine in late and c.live and c.live.drafted and c.live.draft_prompt_ms is None
+        if c.serving is None or c.serving.head is None  # which reads it with the target
     }
     return [
         f"{name}: the server counts the draft's reading of the prompt as decoding, and neither its "
         "answers nor timings tell how long that took: decode speeds with a draft hold it, "
         "end-to-end speeds are right (`method: replay` times it)"
         for name in sorted(unlike)
+    ]
+
+
+CHANCE, LEAST_DRAFTS = 0.02, 200
+"""Accepted first tokens of a head that guesses, at most, told from so many drafts."""
+
+
+def _broken_heads(candidates: Sequence[Candidate]) -> list[str]:
+    """A warning for each head of which the target accepts next to nothing at any length."""
+    drafts: dict[str, list[tuple[int, float]]] = {}
+    for c in candidates:
+        head = c.serving is not None and c.serving.head is not None
+        if head and c.live and c.live.drafted and c.settings and c.draft:
+            count = c.live.drafted / c.settings.n_max
+            drafts.setdefault(c.draft, []).append((c.live.accepted or 0, count))
+    totals = {name: (sum(a for a, _ in e), sum(d for _, d in e)) for name, e in drafts.items()}
+    return [
+        f"{name}: a broken head: {accepted} tokens were accepted in {count:.0f} drafts, as by "
+        "chance. No quant does that to a head that works: compare with its unquantized file"
+        for name, (accepted, count) in totals.items()
+        if count >= LEAST_DRAFTS and accepted <= CHANCE * count
     ]
 
 

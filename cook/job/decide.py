@@ -45,11 +45,11 @@ class Decision:
     """What is forecast of every candidate, what the dealing came to, and who is picked.
 
     ``grid``: who may win, ``unforecast``: those without a forecast on an engine where others have
-    one. ``rows``: the one table, forecast and live requests of every candidate that is not out, no
-    draft of every engine first; ``base``: the fastest of these, which speedups are over.
-    ``forecasts`` are over all prompts, without anything fitted to live runs. ``dropped``: drafts
-    that could not be replayed, and ``silent`` engines of which nothing was predicted, with the
-    reason. ``looks``: times at most that the standings are asked whether it is over. ``again``
+    one, heads excepted. ``rows``: the one table, forecast and live requests of every candidate that
+    is not out, no draft of every engine first; ``base``: the fastest of these, which speedups are
+    over. ``forecasts`` are over all prompts, without anything fitted to live runs. ``dropped``:
+    drafts that could not be replayed, and ``silent`` engines of which nothing was predicted, with
+    the reason. ``looks``: times at most that the standings are asked whether it is over. ``again``
     names a candidate that is dealt every prompt whatever is forecast of it.
     """
 
@@ -145,7 +145,7 @@ class Decision:
         has_forecasts = CandidateKey(name) in self.forecasts
         for c in layout.grid:
             lost = c.draft is not None and c.draft.name in self.dropped
-            if lost or (has_forecasts and c.key not in self.forecasts):
+            if lost or (has_forecasts and c.key not in self.forecasts and c.live.head is None):
                 self.unforecast.append(c)
             else:
                 self.grid[c.key] = c

@@ -13,6 +13,7 @@ from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
+from cook.formats.heads import Head, head_of
 from cook.formats.output_head import is_head, with_head
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
 from cook.formats.reduction import Reduction, kept_tensors
@@ -26,7 +27,7 @@ from cook.recipe.active import TokenReads
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
 from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
-from cook.recipe.sources import HubRef
+from cook.recipe.sources import OWN_HEAD, HubRef
 from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep, corpus_args
 from cook.steps.memory import MemoryStep
@@ -104,7 +105,15 @@ class DraftLayout:
             file = self.source.file
             yield self._draft("source", self.source.source, file, _types(file), self._reads)
         for draft in self.recipe.drafts:
-            found = self.reader.model(draft.source, draft.name)
+            if draft.source == OWN_HEAD:
+                assert self.recipe.score is not None, "the schema asks for a target"
+                found = self.reader.model(self.recipe.score.target.source, "target")
+            else:
+                found = self.reader.model(draft.source, draft.name)
+            head = head_of(found.file)
+            if head is not None and (head.alone or draft.source == OWN_HEAD):
+                yield self._head(draft.name, found, head)
+                continue
             for output in draft.output or (None,):
                 name, file = draft.name, found.file
                 model: Input = found.source
@@ -117,6 +126,17 @@ class DraftLayout:
                 plan = replace(plan, output=output)
                 for reduction in draft.candidates:
                     yield self._reduced(plan, name, file, _types(file), reduction)
+
+    def _head(self, name: str, found: ModelFile, head: Head) -> DraftPlan:
+        tensors = head.tensors_of(found.file)
+        return DraftPlan(
+            name=name + self.suffix,
+            model=found.source,
+            predicted_tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+            elements=sum(tensor.elements for tensor in tensors),
+            type_counts=dict(Counter(tensor.type_name for tensor in tensors)),
+            head=head.kind,
+        )
 
     def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> Iterator[DraftPlan]:
         """``plans``, and each behind every one of ``first``: the same files."""

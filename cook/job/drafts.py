@@ -51,6 +51,8 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         digest = plan.model.digest
         path, file_bytes = str(plan.model.path), plan.model.size_bytes
         tensor_bytes = plan.predicted_tensor_bytes
+        if plan.head is not None and plan.model == layout.target:
+            file_bytes = tensor_bytes  # of the target's file, what is the head
     elif made is not None and result is not None:
         files = model_paths(made)
         path, file_bytes = str(files[0]), sum(file.stat().st_size for file in files)

@@ -10,6 +10,7 @@ from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_hal
 from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
+from cook.formats.heads import head_of
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -52,6 +53,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     if score is None:
         return layout
     headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
+    replayed = [draft for draft in drafts if draft.head is None]
     prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
     reader.files.append(prompts_file(score.prompts))
@@ -60,7 +62,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     warnings = [*_doubtful(rivals, drafts, engine), *_shared_device(score)]
     forecast = None
-    if score.method == "replay":
+    if score.method == "replay" and (replayed or rivals or not drafts):
         given = None
         if score.trace is not None:
             path = local_path(score.trace)
@@ -75,11 +77,11 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
         prompts = in_halves(prompts)
         deployed = lay_trace(engine, score, target, prompts.prompts)
         forecast = lay_forecast(
-            *(engine, score, target.source, prompts, drafts, given or deployed),
+            *(engine, score, target.source, prompts, replayed, given or deployed),
             rivals=rivals,
             suffix=suffix,
         )
-        if drafts:
+        if replayed:
             others = score.sampling.chains[1:]
             chains = tuple(replace(deployed, sampling=chain) for chain in others)
             forecast = replace(forecast, chains=chains)
@@ -113,7 +115,8 @@ def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFi
     if TARGET in headers:
         ours = read_vocabulary(headers[TARGET])
         for place, file in headers.items():
-            if place != TARGET:
+            named = "tokenizer.ggml.tokens" in file.metadata or head_of(file) is None
+            if place != TARGET and named:
                 require_one_vocabulary(ours, headers[TARGET].path, file)
     apart = left_to_score(recipe, load_prompts(score.prompts))
     prompts = select(apart, score.limit, score.categories)
@@ -204,6 +207,7 @@ def lay_candidates(
             chat=chat,
             ngram=key.ngram,
             draft_context=draft.context if draft is not None else None,
+            head=draft.head if draft is not None else None,
         )
         return Configuration(key, draft, live)
 
@@ -219,6 +223,13 @@ def lay_candidates(
             for cache_type in cache_types
             for setting in settings_on(engine.flavour, score)
             for draft in drafts
+            if draft.head is None
+        ),
+        *(
+            candidate(config_name(draft.name, one, None), draft.key(engine, one, None), draft)
+            for one in score.draft.settings("head")
+            for draft in drafts
+            if draft.head is not None
         ),
         *(candidate(rival.name, rival.key(engine)) for rival in rivals),
     ]

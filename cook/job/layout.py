@@ -8,6 +8,7 @@ from typing import Any
 
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.ngram_settings import NgramSettings
+from cook.formats.heads import HeadKind
 from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
@@ -68,6 +69,9 @@ class DraftPlan:
     """Tokens of its own context in a server (ik_llama.cpp); None: the target's."""
     output: str | None = None
     """Type that the output head of a ready file is to have; None: as it came."""
+    head: HeadKind | None = None
+    """Of a draft that drafts from the target's hidden states: live runs alone tell how well.
+    ``model`` is the target where its own file holds it."""
 
     @property
     def making_step(self) -> Step[Any] | None:
@@ -171,7 +175,7 @@ class Layout:
         plan, target, settings = self.forecast, self.target, key.settings
         if plan is None or target is None or draft is None or settings is None:
             return Checks(compare=compare)
-        if key.ngram is not None:
+        if key.ngram is not None or draft.head is not None:
             return Checks(compare=compare)
         counts = SelfCheckStep(
             engine=self.engine,

@@ -254,13 +254,14 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
     lives = [one.live for one in configurations]
     prompts = {prompt.whole for live in lives for prompt in live.prompts}
     longest = max((len(text.encode()) for text in prompts), default=0) + TEMPLATE_TOKENS
-    apart = {(o.target_args, o.draft_args, o.settings, o.draft_context): o for o in lives}
+    apart = {(o.target_args, o.draft_args, o.settings, o.draft_context, o.head): o for o in lives}
     for live in apart.values():
         draft = Path("draft.gguf") if live.settings is not None else None
         job = ServerJob(
             *(Path("target.gguf"), live.target_args, live.context),
             *(draft, live.draft_args, live.settings),
             draft_context=live.draft_context,
+            head=live.head,
         )
         engine.server_command(job, 1, None)
         # A token holds a byte or more, and a prompt leaves room for its reply.

@@ -39,7 +39,7 @@ from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, TensorsFrom
-from cook.recipe.sources import HubRef, SourceRef, parse_source
+from cook.recipe.sources import OWN_HEAD, HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
@@ -66,6 +66,14 @@ SourceField = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
 ]
 """A path (relative to the recipe), ``demo://file``, or ``hf://org/name[@revision][/path]``."""
+
+
+DraftSourceField = Annotated[
+    SourceRef | Literal["target"],
+    PlainValidator(lambda value, info: value if value == OWN_HEAD else _source(value, info)),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
+]
 
 
 def _checked(check: Callable[[str], str]) -> Any:
@@ -479,12 +487,15 @@ class SweepSpec(QuantSettings):
 
 
 class DraftFileSpec(Spec):
-    """A ready-made GGUF to score with the quants."""
+    """A ready-made GGUF to score with the quants: a model, or a head of the target's (its header
+    tells which). A head is scored by live runs alone, at the lengths 1, 2 and 4 unless `n_max` says
+    others."""
 
     name: Name
     """Its name in tables."""
-    source: SourceField
-    """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
+    source: DraftSourceField
+    """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`; or `target`, the head
+    that the target's own file holds."""
     experts: Experts = ()
     """Routed experts that a token uses, as in a quant: the file is copied, with another number."""
     prune_layers: PruneLayers = ()
@@ -500,6 +511,15 @@ class DraftFileSpec(Spec):
     def candidates(self) -> tuple[Reduction, ...]:
         """What is tried of it: the whole of it alone, or what its lists say."""
         return reductions(self.experts, self.prune_layers)
+
+    @model_validator(mode="after")
+    def _head_is_whole(self) -> DraftFileSpec:
+        if self.source == OWN_HEAD and (self.experts or self.prune_layers or self.output):
+            raise fault(
+                "the target's own head is taken as it is, without `experts`, `prune_layers` and "
+                "`output`"
+            )
+        return self
 
 
 PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
@@ -710,6 +730,7 @@ Rivals = Annotated[
 Method = Literal["replay", "live"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
+LENGTHS = {"replay": REPLAYED_LENGTHS, "live": LIVE_LENGTHS, "head": (1, 2, 4)}
 
 
 class DraftSpec(Spec):
@@ -717,7 +738,7 @@ class DraftSpec(Spec):
 
     n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] | None = None
     """Most tokens drafted at once; one, or a list to try. Absent: 1 to 8, 10, 12 and 16 by
-    replay, which tries them at no cost; 4, 8 and 16 live."""
+    replay, which tries them at no cost; 4, 8 and 16 live; 1, 2 and 4 of a head."""
     n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
     """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
     p_min: Annotated[
@@ -760,13 +781,13 @@ class DraftSpec(Spec):
             raise fault("more than 1024 combinations of draft settings")
         return self
 
-    def settings(self, method: Method) -> tuple[DraftSettings, ...]:
-        """Every sensible (n_max, n_min, p_min), in the recipe's order."""
+    def settings(self, scored: Literal[Method, "head"]) -> tuple[DraftSettings, ...]:
+        """Every sensible (n_max, n_min, p_min) of drafts scored so, in the recipe's order."""
         from cook.engines.base import DraftSettings
 
         return tuple(
             DraftSettings(n_max=n_max, n_min=n_min, p_min=p_min)
-            for n_max in self.n_max or (REPLAYED_LENGTHS if method == "replay" else LIVE_LENGTHS)
+            for n_max in self.n_max or LENGTHS[scored]
             for n_min in self.n_min
             for p_min in self.p_min
             if n_min <= n_max
@@ -1073,4 +1094,6 @@ class Recipe(Spec):
             raise fault("`model` is missing: quants need a source", hint=hint)
         if self.imatrix is not None and self.imatrix.corpus == "trace" and self.score is None:
             raise fault("`imatrix.corpus: trace` needs a `score.target` to write the text")
+        if self.score is None and any(draft.source == OWN_HEAD for draft in self.drafts):
+            raise fault("`source: target` needs a `score.target`, whose head it is")
         return self

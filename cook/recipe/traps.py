@@ -19,8 +19,10 @@ from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.file_kind import head_is_absent, no_model
+from cook.formats.heads import head_of, misfit
 from cook.formats.kv_cache import cache_size
 from cook.formats.quant_types import Flavour
+from cook.recipe.sources import OWN_HEAD
 from cook.units import size
 
 if TYPE_CHECKING:
@@ -56,7 +58,10 @@ def trap_problems(
     recipe: Recipe, locations: Locations, flavour: str, headers: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
     """Every trap of ``recipe`` on ``flavour``, each with its place and its mend."""
-    yield from _files(locations, headers, flavour)
+    heads = _heads(recipe, headers)
+    yield from _files(locations, {k: v for k, v in headers.items() if k not in heads}, flavour)
+    if TARGET in headers:
+        yield from _misfits(locations, headers[TARGET], heads, flavour)
     if recipe.score is None:
         return
     yield from _inert(recipe, recipe.score, locations, flavour)
@@ -75,7 +80,8 @@ def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
         found[TARGET] = recipe.score.target.source
     if recipe.model is not None:
         found[MODEL] = recipe.model.source
-    return found | {("drafts", i, "source"): d.source for i, d in enumerate(recipe.drafts)}
+    named = ((("drafts", i, "source"), d.source) for i, d in enumerate(recipe.drafts))
+    return found | {place: source for place, source in named if source != OWN_HEAD}
 
 
 def has_state(file: GgufFile) -> bool:
@@ -115,6 +121,33 @@ def _wide_trace(
             "cannot be taken out again, so its text is recorded a token at a time",
             hint="leave `batch_width` out",
         )
+
+
+def _heads(recipe: Recipe, headers: Mapping[Keys, GgufFile]) -> Mapping[Keys, GgufFile]:
+    """The files that are named as drafts for the head in them, by place."""
+    found: dict[Keys, GgufFile] = {}
+    for index, draft in enumerate(recipe.drafts):
+        place: Keys = ("drafts", index, "source")
+        own = draft.source == OWN_HEAD
+        file = headers.get(TARGET if own else place)
+        if file is not None and (own or ((head := head_of(file)) is not None and head.alone)):
+            found[place] = file
+    return found
+
+
+def _misfits(
+    locations: Locations, target: GgufFile, heads: Mapping[Keys, GgufFile], flavour: str
+) -> Iterator[Problem]:
+    """Heads that cannot draft for ``target``: the engines abort, or crash."""
+    for place, file in heads.items():
+        if (reason := misfit(file, target, flavour)) is not None:
+            head = head_of(file)
+            what = head.what if head is not None else "a head"
+            yield locations.at(*place).problem(
+                f"{what} of {file.path.name} cannot draft for {target.path.name}: {reason}",
+                hint="a head drafts for the model that it was trained with: name the target that "
+                "it belongs to, or leave it out",
+            )
 
 
 def _files(

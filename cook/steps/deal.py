@@ -230,6 +230,8 @@ class _Seat:
             self.server = server.__enter__()
             self.load_seconds = time.monotonic() - started
             self.warmed = server.complete(WARM_UP, WARM_UP_TOKENS, temperature=0.0, seed=1)
+            if self.step.head is not None:  # a model that drafts little may begin with nothing
+                self.step.require_drafting([self.warmed])
             if self.step.ngram is not None and self.warmed.tokens is not None:
                 self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
         except StepError as error:

@@ -19,6 +19,7 @@ from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.errors import StepError
+from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.graph.cost import Cost
@@ -31,6 +32,7 @@ from cook.steps.work import (
     TOKENS_A_CYCLE,
     computed_bytes,
     context_bytes,
+    head_bytes,
     model_bytes,
     prompt_tokens,
     read_bytes,
@@ -160,6 +162,8 @@ class LiveStep(Step[LiveOutcome]):
     """Requests that the server answers at once, with as many clients that ask in parallel."""
     draft_context: int | None = None
     """Tokens of the draft's own context; None: the target's."""
+    head: HeadKind | None = None
+    """What kind of head ``draft`` is; None for a model. ``draft`` is the target for its own."""
 
     kind: ClassVar[str] = "live"
     phase: ClassVar[str] = Phase.LIVE
@@ -195,11 +199,14 @@ class LiveStep(Step[LiveOutcome]):
             **({"slots": self.slots} if self.slots > 1 else {}),
             **({"draft_context": self.draft_context} if self.draft_context else {}),
             **({"streamed": True} if self.reads_late else {}),
+            **({"head": str(self.head)} if self.head is not None else {}),
         }
 
     def cost(self) -> Cost | None:
         target = model_bytes(self.target)
         draft = model_bytes(self.draft) if self.draft is not None else 0.0
+        if self.head is not None and self.draft == self.target:
+            draft = 0.0
         if target is None or draft is None:
             return None
         tokens = float(len(self.prompts) * self.max_tokens)
@@ -209,18 +216,20 @@ class LiveStep(Step[LiveOutcome]):
         if self.draft is None or self.settings is None:
             return Cost((target,), tokens * read, tokens, computed, memory_bytes=held)
         n_max, cycles = self.settings.n_max, tokens / TOKENS_A_CYCLE
+        head = self.head is not None
+        drafted = head_bytes(self.draft) if head else read_bytes(self.draft)
         return Cost(
             loads=(target, draft),
-            read_bytes=cycles * (read * wide(n_max + 1) + n_max * read_bytes(self.draft)),
+            read_bytes=cycles * (read * wide(n_max + 1) + n_max * drafted),
             decodes=cycles * (1 + n_max),
-            computed_bytes=computed + prompts * computed_bytes(self.draft),
+            computed_bytes=computed + prompts * (drafted if head else computed_bytes(self.draft)),
             memory_bytes=held,
         )
 
     def context_bytes(self) -> float:
         """What its server's contexts take next to the weights, about."""
         held = context_bytes(self.target, self.target_args, self.context, self.slots)
-        if self.draft is not None:
+        if self.draft is not None and self.head is None:
             own = self.draft_context or self.context
             held += context_bytes(self.draft, self.draft_args, own, self.slots)
         return held
@@ -237,6 +246,7 @@ class LiveStep(Step[LiveOutcome]):
             ngram=self.ngram,
             slots=self.slots,
             draft_context=self.draft_context,
+            head=self.head,
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
@@ -283,10 +293,10 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def reads_late(self) -> bool:
-        """ik's draft reads the prompt at its first draft, which its server counts as decoding:
-        answers come streamed (:meth:`is_streamed`), which shows how long. Where other kinds
-        of speculation draft, too, the first drafted tokens need not be its."""
-        return self.remembers and self.ngram is None
+        """ik's draft model reads the prompt at its first draft, which its server counts as
+        decoding: answers come streamed (:meth:`is_streamed`), which shows how long. Where other
+        kinds of speculation draft, too, the first drafted tokens need not be its."""
+        return self.remembers and self.ngram is None and self.head is None
 
     def is_streamed(self, server: Server, warmed: Completion, text: str) -> bool:
         """Whether the answer to ``text`` comes streamed, which shows late readings: where tokens
@@ -316,6 +326,18 @@ class LiveStep(Step[LiveOutcome]):
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)
 
+    def require_drafting(self, answers: Sequence[PromptRun | Completion]) -> None:
+        """StepError where a server that is to draft drafted nothing in any of ``answers``."""
+        long_enough = [answer for answer in answers if answer.predicted_n > 2]
+        silent = long_enough and all(answer.draft_n is None for answer in long_enough)
+        if silent and self.settings and self.settings.n_max and not self.settings.p_min:
+            raise StepError(
+                f"{self.label}: the server ran, but drafted nothing: speculation is off",
+                hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf"
+                if self.head is None
+                else "does this build run heads of this architecture? Its log says more",
+            )
+
     def outcome(
         self,
         server: Server,
@@ -331,13 +353,7 @@ class LiveStep(Step[LiveOutcome]):
 
         docs/internals/engines.md#serving-without-drafting
         """
-        long_enough = [r for r in runs if r.predicted_n > 2]
-        silent = long_enough and all(r.draft_n is None for r in long_enough)
-        if silent and self.settings and self.settings.n_max and not self.settings.p_min:
-            raise StepError(
-                f"{self.label}: the server ran, but drafted nothing: speculation is off",
-                hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
-            )
+        self.require_drafting(runs)
         return LiveOutcome(
             runs=tuple(runs),
             load_seconds=load_seconds,

@@ -8,6 +8,7 @@ from pathlib import Path
 from cook.engines.base import UBATCH, ModelArgs
 from cook.errors import CookError
 from cook.formats.gguf import header, header_if_there
+from cook.formats.heads import head_of
 from cook.formats.kv_cache import cache_size
 from cook.formats.vocabulary import Vocabulary, read_vocabulary, tokens_about
 from cook.graph.cost import Cost
@@ -65,6 +66,19 @@ def read_bytes(model: Input) -> float:
     assert size is not None, "asked only of models of a known size"
     source = source_of(model)
     return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
+
+
+def head_bytes(model: Input) -> float:
+    """The same of one token of the head that ``model`` is or holds, the output included."""
+    source = source_of(model)
+    file = header_if_there(source.path) if isinstance(source, Source) else None
+    head = head_of(file) if file is not None else None
+    if file is None or head is None:
+        return read_bytes(model)
+    own = head.tensors_of(file)
+    if not head.alone:  # it shares the target's
+        own += [tensor for tensor in file.tensors if tensor.name == "output.weight"]
+    return float(sum(tensor.size_bytes or 0 for tensor in own))
 
 
 def computed_bytes(model: Input) -> float:

@@ -46,9 +46,9 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     # llama.cpp issue 6944: models/ggml-vocab-*.gguf.
     "a vocabulary without weights": ({**arch("llama"), "tokenizer.ggml.tokens": ["a", "b"]}, ()),
     "an importance matrix": ({"general.type": "imatrix"}, ("blk.0.ffn_down.weight.in_sum2",)),
-    "an EAGLE-3 head": (arch("eagle3"), ("blk.0.attn_q.weight",)),
-    "a DFlash head": (arch("dflash"), ("blk.0.attn_q.weight",)),
-    "a multi-token-prediction head alone: block 46 of 47, without those before": (
+    "an EAGLE-3 head": (arch("eagle3", target_hidden_size=9), ("blk.0.attn_q.weight",)),
+    "a DFlash head": (arch("dflash", target_hidden_size=9), ("blk.0.attn_q.weight",)),
+    "a multi-token-prediction head alone: block 46, without those before": (
         arch("glm4moe", block_count=47, nextn_predict_layers=1),
         ("token_embd.weight", "blk.46.nextn.eh_proj.weight", "blk.46.attn_q.weight"),
     ),
@@ -68,6 +68,10 @@ def test_a_header_says_what_the_file_is(tmp_path: Path, what: str, capsys: Any) 
     )
     (problem,) = check_recipe(load_recipe(recipe)).problems
     assert (problem.severity, problem.line) == ("error", 3)
+    if "head" in what:  # which is a draft, of another target
+        assert problem.message.startswith(f"{what} of draft.gguf cannot draft for target-q8_0.gguf")
+        recipe.write_text(recipe.read_text().replace(str(TARGET), "draft.gguf"))
+        *_, problem = check_recipe(load_recipe(recipe)).problems
     assert problem.message == f"this is {what}, no model"
     assert problem.hint == found.mend
     if what != "an importance matrix":  # which is shown as what it is
@@ -126,7 +130,7 @@ def test_every_command_says_so_before_the_target_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    what = "a multi-token-prediction head alone: block 46 of 47, without those before"
+    what = "a multi-token-prediction head alone: block 46, without those before"
     write(tmp_path / "d.gguf", *_arguments(what))
     Path("r.yaml").write_text(
         "version: 1\nname: r\ndrafts: [{name: d, source: d.gguf}]\n"
@@ -134,5 +138,6 @@ def test_every_command_says_so_before_the_target_runs(
     )
     words = ["trace", "--target", "d.gguf", "-o", "t.trace"] if command == ["trace"] else command
     assert main(words) == 2
-    assert f"this is {what}, no model" in capsys.readouterr().err
+    said = "this is {}, no model" if command == ["trace"] else "{} of d.gguf cannot draft for "
+    assert said.format(what) in capsys.readouterr().err
     assert not (tmp_path / "home" / "logs").exists()

@@ -115,10 +115,14 @@ def test_a_draft_that_mainline_takes_for_a_head() -> None:
 
 @pytest.mark.parametrize("flavour", Flavour)
 @pytest.mark.parametrize("architecture", ["dflash", "eagle3"])
-def test_a_head_is_no_draft(flavour: Flavour, architecture: str) -> None:
-    (found,) = traps(flavour, {DRAFT: file(architecture)}, context=1_000_000)
+def test_a_head_drafts_for_its_own_target(flavour: Flavour, architecture: str) -> None:
+    head = file(architecture, target_hidden_size=512)
+    assert traps(flavour, {DRAFT: head}, context=1_000_000) == [], "no target is known"
+    (found,) = traps(flavour, {DRAFT: head, TARGET: file()}, context=1_000_000)
     assert (found.line, found.severity) == (4, "error")
-    assert "head, no model" in found.message
+    assert "cannot draft for" in found.message
+    (as_target,) = traps(flavour, {TARGET: head}, context=1_000_000)
+    assert "head, no model" in as_target.message
 
 
 def test_the_draft_s_context_is_the_target_s_on_mainline() -> None:

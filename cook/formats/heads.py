@@ -1,0 +1,139 @@
+"""Draft heads: what drafts from the hidden states of its own target, told by a file's header.
+
+A head is a part of its target's file (multi-token-prediction or NextN layers), or a file of its
+own that names the target's layers. Kinds and keys: llama.cpp's src/models (0c1e570) and
+`common_speculative_types_from_gguf` of common/speculative.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cook.formats.gguf import GgufFile, MetadataArray, TensorInfo
+from cook.formats.quant_types import Flavour
+
+_NEXTN = re.compile(r"blk\.(\d{1,6})\.nextn\.eh_proj\.weight")
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.")
+_NO_GRAPH: dict[str, Collection[str]] = {
+    Flavour.LLAMA_CPP: ("bailingmoe2", "dots3note", "exaone-moe", "glm5-next"),
+    Flavour.IK_LLAMA_CPP: ("bailingmoe2", "bailingmoe3"),
+}
+"""Architectures whose files carry heads that no graph of the engine runs."""
+_COMPANIONS = ("deepseek4", "step35")
+"""Architectures of which ik_llama.cpp takes a head from a file of its own
+(`llama_model_mtp_package`, src/llama-model.cpp)."""
+
+
+class HeadKind(StrEnum):
+    """How a head drafts."""
+
+    MTP = "mtp"
+    EAGLE3 = "eagle3"
+    DFLASH = "dflash"
+    DSPARK = "dspark"
+    ASSISTANT = "assistant"
+
+
+_WORDS = {
+    HeadKind.MTP: "a multi-token-prediction head",
+    HeadKind.EAGLE3: "an EAGLE-3 head",
+    HeadKind.DFLASH: "a DFlash head",
+    HeadKind.DSPARK: "a DSpark head",
+    HeadKind.ASSISTANT: "a Gemma 4 assistant",
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head in a file. ``alone``: the file has no trunk, and is no model. ``blocks``: of which
+    tensors it is made; empty where they are all tensors of the file."""
+
+    kind: HeadKind
+    alone: bool
+    blocks: frozenset[int] = frozenset()
+
+    @property
+    def what(self) -> str:
+        """It in words."""
+        if not self.alone or self.kind is not HeadKind.MTP:
+            return _WORDS[self.kind]
+        held = ", ".join(map(str, sorted(self.blocks)))
+        return f"{_WORDS[self.kind]} alone: block {held}, without those before"
+
+    def tensors_of(self, file: GgufFile) -> list[TensorInfo]:
+        """Those of ``file`` that are it."""
+        blocks = [int(m[1]) if (m := _BLOCK.match(t.name)) else None for t in file.tensors]
+        pairs = zip(file.tensors, blocks, strict=True)
+        return [tensor for tensor, block in pairs if self.alone or block in self.blocks]
+
+
+def head_of(file: GgufFile) -> Head | None:
+    """The head that a file is, or holds next to its model; None for a model without one."""
+    architecture = file.metadata.get("general.architecture")
+    if architecture == "eagle3":
+        return Head(HeadKind.EAGLE3, alone=True)
+    if architecture == "dflash":
+        marked = file.find("markov_w1.weight") is not None
+        return Head(HeadKind.DSPARK if marked else HeadKind.DFLASH, alone=True)
+    if architecture == "gemma4-assistant":
+        return Head(HeadKind.ASSISTANT, alone=True)
+    names = [tensor.name for tensor in file.tensors]
+    blocks = frozenset(int(m[1]) for name in names if (m := _NEXTN.fullmatch(name)))
+    if not blocks:
+        return None
+    return Head(HeadKind.MTP, not any(name.startswith("blk.0.") for name in names), blocks)
+
+
+def misfit(own: GgufFile, target: GgufFile, flavour: str) -> str | None:
+    """Why the head in ``own`` cannot draft for ``target`` on ``flavour``, as far as headers tell;
+    None where it can. ``own`` may be the target itself: then its own head is meant."""
+    head, inside = head_of(own), own.path == target.path
+    if head is None:
+        counted = _number(own, "nextn_predict_layers")
+        if counted:
+            return f"its header counts {counted} of them, and it has no tensor of any"
+        return "it has no block with `nextn` tensors"
+    ours, theirs = _text(own), _text(target)
+    if flavour == Flavour.IK_LLAMA_CPP and head.kind is HeadKind.EAGLE3:
+        return "ik_llama.cpp has no EAGLE-3"
+    if head.kind is HeadKind.MTP:
+        if ours in _NO_GRAPH[flavour]:
+            return f"{flavour} has no graph for the heads of {ours}, and leaves them unused"
+        if ours != theirs:
+            return f"it is of {ours}, and the target of {theirs}"
+        if not inside and not head.alone:
+            return "it is in a whole model, which would be loaded a second time"
+        if not inside and flavour == Flavour.IK_LLAMA_CPP and ours not in _COMPANIONS:
+            return f"ik_llama.cpp takes a head of {ours} only from inside of the target's own file"
+    wanted = _number(own, _WIDTHS[head.kind])
+    has = _number(target, "embedding_length")
+    if wanted is not None and has is not None and wanted != has:
+        return f"it takes hidden states of {wanted} numbers, and the target's have {has}"
+    layers, blocks = own.metadata.get(f"{ours}.target_layers"), _number(target, "block_count")
+    ids = layers.values() if isinstance(layers, MetadataArray) else ()
+    if blocks and (beyond := [i for i in ids if isinstance(i, int) and i > blocks]):
+        return f"it reads layer {beyond[0]} of the target, which has {blocks}"
+    return None
+
+
+_WIDTHS = {
+    HeadKind.MTP: "embedding_length",
+    HeadKind.EAGLE3: "target_hidden_size",
+    HeadKind.DFLASH: "target_hidden_size",
+    HeadKind.DSPARK: "target_hidden_size",
+    HeadKind.ASSISTANT: "embedding_length_out",
+}
+"""The key with the width of the hidden states that a head takes."""
+
+
+def _text(file: GgufFile) -> str:
+    value = file.metadata.get("general.architecture")
+    return value if isinstance(value, str) else "an unnamed architecture"
+
+
+def _number(file: GgufFile, key: str) -> int | None:
+    value = file.metadata.get(f"{_text(file)}.{key}")
+    return value if isinstance(value, int) else None

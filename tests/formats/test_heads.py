@@ -1,0 +1,123 @@
+"""What head a file is or holds, and which target it drafts for, by headers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.formats.gguf import read_gguf
+from cook.formats.heads import Head, HeadKind, head_of, misfit
+from tests.formats.test_file_kind import arch, write
+
+TRUNK = ("token_embd.weight", "blk.0.attn_q.weight", "blk.1.attn_q.weight")
+NEXTN = ("blk.2.attn_q.weight", "blk.2.nextn.eh_proj.weight")
+GLM: dict[str, Any] = {"block_count": 3, "embedding_length": 64, "nextn_predict_layers": 1}
+ALONE = Head(HeadKind.MTP, True, frozenset({2}))
+INSIDE = Head(HeadKind.MTP, False, frozenset({2}))
+KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...], Head | None]] = {
+    "whole": (arch("glm4moe", **GLM), (*TRUNK, *NEXTN), INSIDE),
+    # convert_hf_to_gguf.py --mtp
+    "alone": (arch("glm4moe", **GLM), ("token_embd.weight", *NEXTN), ALONE),
+    "two layers": (
+        arch("step35", **{**GLM, "block_count": 4, "nextn_predict_layers": 2}),
+        (*NEXTN, "blk.3.nextn.eh_proj.weight"),
+        Head(HeadKind.MTP, True, frozenset({2, 3})),
+    ),
+    # convert_hf_to_gguf.py --no-mtp, and one whose header still counts the head
+    "no head": (arch("qwen35", block_count=2), TRUNK, None),
+    "a trunk": (arch("glm4moe", **GLM), TRUNK, None),
+    "eagle3": (arch("eagle3"), ("blk.0.attn_q.weight",), Head(HeadKind.EAGLE3, True)),
+    "dflash": (arch("dflash"), ("blk.0.attn_q.weight",), Head(HeadKind.DFLASH, True)),
+    "dspark": (arch("dflash"), ("markov_w1.weight",), Head(HeadKind.DSPARK, True)),
+    "assistant": (arch("gemma4-assistant"), TRUNK, Head(HeadKind.ASSISTANT, True)),
+    # A projection that is not a head's, in a model that has none.
+    "a name alike": (arch("glm4moe"), (*TRUNK, "blk.1.nextn.eh_proj.bias"), None),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_header_says_which_head(tmp_path: Path, name: str) -> None:
+    metadata, names, head = KINDS[name]
+    # The file's name says nothing.
+    assert head_of(read_gguf(write(tmp_path / "mtp-eagle3.gguf", metadata, *names))) == head
+
+
+def test_the_tensors_of_a_head(tmp_path: Path) -> None:
+    for name, own in (("whole", NEXTN), ("alone", ("token_embd.weight", *NEXTN))):
+        metadata, names, head = KINDS[name]
+        assert head is not None
+        file = read_gguf(write(tmp_path / "h.gguf", metadata, *names))
+        assert [tensor.name for tensor in head.tensors_of(file)] == list(own)
+
+
+def of(architecture: str, **more: Any) -> dict[str, Any]:
+    return arch(architecture, **{**GLM, **more})
+
+
+TARGET = of("glm4moe")
+LLAMA = arch("llama", block_count=32, embedding_length=64)
+MISFITS: list[tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str | None, str | None]] = [
+    # head, its tensors, target, why not on mainline, why not on ik
+    (TARGET, NEXTN, TARGET, None, "only from inside of the target's own file"),
+    (of("step35"), NEXTN, of("step35"), None, None),
+    (
+        of("qwen35"),
+        NEXTN,
+        TARGET,
+        "it is of qwen35, and the target of glm4moe",
+        "it is of qwen35, and the target of glm4moe",
+    ),
+    (
+        of("step35", embedding_length=32),
+        NEXTN,
+        of("step35"),
+        "hidden states of 32 numbers, and the target's have 64",
+        "hidden states of 32 numbers, and the target's have 64",
+    ),
+    (of("bailingmoe2"), NEXTN, of("bailingmoe2"), "has no graph", "has no graph"),
+    (of("exaone-moe"), NEXTN, of("exaone-moe"), "has no graph", "only from inside of the target"),
+    (TARGET, (*TRUNK, *NEXTN), TARGET, "it is in a whole model", "it is in a whole model"),
+    (arch("eagle3", target_hidden_size=64), (), LLAMA, None, "has no EAGLE-3"),
+    (
+        arch("eagle3", target_hidden_size=64, target_layers=[1, 16, 33]),
+        (),
+        LLAMA,
+        "reads layer 33 of the target, which has 32",
+        "has no EAGLE-3",
+    ),
+    (arch("dflash", target_layers=[1, 16, 32]), (), LLAMA, None, None),
+    (
+        arch("gemma4-assistant", embedding_length_out=128),
+        (),
+        arch("gemma4", embedding_length=64),
+        "hidden states of 128 numbers",
+        "hidden states of 128 numbers",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(MISFITS)))
+def test_a_head_and_its_target(tmp_path: Path, case: int) -> None:
+    head, names, target, mainline, ik = MISFITS[case]
+    own = read_gguf(write(tmp_path / "h.gguf", head, *(names or ("blk.0.attn_q.weight",))))
+    other = read_gguf(write(tmp_path / "t.gguf", target, *TRUNK))
+    for flavour, reason in (("llama.cpp", mainline), ("ik_llama.cpp", ik)):
+        found = misfit(own, other, flavour)
+        assert (found is None) == (reason is None), found
+        assert (reason or "") in (found or "")
+
+
+@pytest.mark.parametrize("flavour", ["llama.cpp", "ik_llama.cpp"])
+def test_the_head_inside_of_the_target(tmp_path: Path, flavour: str) -> None:
+    whole = read_gguf(write(tmp_path / "whole.gguf", TARGET, *TRUNK, *NEXTN))
+    assert misfit(whole, whole, flavour) is None
+    trunk = read_gguf(write(tmp_path / "trunk.gguf", TARGET, *TRUNK))
+    assert misfit(trunk, trunk, flavour) == (
+        "its header counts 1 of them, and it has no tensor of any"
+    )
+    plain = read_gguf(write(tmp_path / "plain.gguf", LLAMA, *TRUNK))
+    assert misfit(plain, plain, flavour) == "it has no block with `nextn` tensors"
+    unused = read_gguf(write(tmp_path / "ling.gguf", of("bailingmoe2"), *TRUNK, *NEXTN))
+    assert "leaves them unused" in (misfit(unused, unused, flavour) or "")

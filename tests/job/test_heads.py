@@ -1,0 +1,146 @@
+"""Heads as candidates, live, next to no draft: on real engines, with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from cook.formats.gguf import read_gguf
+from cook.formats.heads import HeadKind
+from cook.record.record import Record
+from tests.builds import build
+from tests.engines.tiny_heads import write_tiny_heads
+
+RECIPE = """\
+version: 1
+name: heads
+drafts:
+DRAFTS
+score:
+  target: {source: FOLDER/whole.gguf, args: {threads: 1}}
+  prompts: FOLDER/prompts.jsonl
+  max_tokens: 40
+  context: 1024
+  draft: {args: {threads: 1}}
+  live_budget: {minutes: 0.5}
+"""
+OWN = "  - {name: own, source: target}"
+FILES = """
+  - {name: alone, source: FOLDER/head.gguf}
+  - {name: q8, source: FOLDER/head-q8_0.gguf}
+  - {name: zeroed, source: FOLDER/zeroed.gguf}"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny files, and 12 short prompts."""
+    found = write_tiny_heads(tmp_path_factory.mktemp("heads"))
+    prompts = [
+        {"id": f"p{i}", "category": "text", "prompt": f"Say {i * i} and then some more words, {i}:"}
+        for i in range(12)
+    ]
+    (found / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)) + "\n")
+    return found
+
+
+def recipe(folder: Path, drafts: str) -> str:
+    return RECIPE.replace("DRAFTS", drafts).replace("FOLDER", str(folder))
+
+
+@pytest.fixture(scope="module")
+def record(folder: Path, bundled: Any) -> Record:
+    return build(folder / "home", "heads", recipe(folder, OWN + FILES), "--engine", "bundled")
+
+
+def counts(record: Record, draft: str) -> dict[int, tuple[int, int]]:
+    """(drafted, accepted) by n_max."""
+    return {
+        c.settings.n_max: (c.live.drafted or 0, c.live.accepted or 0)
+        for c in record.candidates
+        if c.draft == draft and c.settings and c.live
+    }
+
+
+@pytest.mark.engine
+def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
+    own, alone = counts(record, "own"), counts(record, "alone")
+    assert set(own) == set(alone) == {1, 2, 4}
+    for n_max, (drafted, accepted) in own.items():  # some were dealt every prompt more often
+        assert accepted * alone[n_max][0] == alone[n_max][1] * drafted, "one head, two places"
+    drafted, accepted = own[1]
+    assert drafted > 200
+    assert accepted > 0.3 * drafted
+    assert counts(record, "q8")[1][1] > 0.3 * counts(record, "q8")[1][0]
+    by_name = {c.name: c for c in record.candidates}
+    inside, beside = by_name["own n_max=2"], by_name["alone n_max=2"]
+    for candidate in (inside, beside):
+        assert candidate.serving.head is HeadKind.MTP
+        assert "draft-mtp" in candidate.command
+    assert str(folder / "head.gguf") in beside.command
+    assert sum("whole.gguf" in word for word in inside.command) == 1
+    assert not any("head" in word for word in inside.command)
+    assert by_name["no draft"].live is not None
+
+
+@pytest.mark.engine
+def test_the_own_head_is_as_large_as_its_tensors(record: Record, folder: Path) -> None:
+    own, alone = record.draft("own"), record.draft("alone")
+    block = [t for t in read_gguf(folder / "whole.gguf").tensors if t.name.startswith("blk.2.")]
+    assert own.file_bytes == own.tensor_bytes == sum(t.size_bytes or 0 for t in block)
+    assert alone.file_bytes == (folder / "head.gguf").stat().st_size
+
+
+@pytest.mark.engine
+def test_a_broken_head_is_named(record: Record) -> None:
+    (warning,) = [w for w in record.warnings if "broken head" in w]
+    assert warning.startswith("zeroed: a broken head: ")
+
+
+@pytest.mark.engine
+def test_a_head_is_served_as_it_was_scored(
+    record: Record, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(folder / "home"))
+    assert main(["serve", "heads", "--candidate", "own n_max=2", "--print"]) == 0
+    command = capsys.readouterr().out
+    assert "--spec-type draft-mtp" in command
+    assert "draft-model" not in command
+    assert "--spec-draft-n-max 2" in command
+
+
+@pytest.mark.engine
+def test_the_command_line_takes_heads(
+    folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """`target` is the target's own head. A target without one is refused before it is loaded."""
+    monkeypatch.setenv("COOK_HOME", str(folder / "other"))
+    common = ["--prompts", str(folder / "prompts.jsonl"), "--limit", "4", "--max-tokens", "16"]
+    common += ["--context", "1024", "--n-max", "2", "--threads", "1"]
+    whole, head = folder / "whole.gguf", folder / "head-q8_0.gguf"
+    assert main(["score", "--target", str(whole), "target", str(head), *common]) == 0
+    printed = capsys.readouterr().out
+    assert "head n_max=2" in printed
+    assert "head-q8_0 n_max=2" in printed
+    assert main(["score", "--target", str(folder / "trunk.gguf"), "target", *common]) == 2
+    assert "its header counts 1 of them, and it has no tensor" in capsys.readouterr().err
+
+
+@pytest.mark.ik
+def test_ik_runs_the_own_head_and_no_other(
+    folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir)}"
+    found = build(folder / "ik", "heads", recipe(folder, OWN), "--engine", engine)
+    own = counts(found, "own")
+    assert set(own) == {1, 2, 4}
+    assert own[1][1] > 0.3 * own[1][0]
+    assert not any("reading of the prompt" in warning for warning in found.warnings)
+    monkeypatch.setenv("COOK_HOME", str(folder / "ik"))
+    path = folder / "ik" / "alone.yaml"
+    path.write_text(recipe(folder, FILES.strip("\n")).replace("name: heads", "name: alone"))
+    assert main(["plan", str(path), "--engine", engine]) == 2
+    assert "only from inside of the target's own file" in capsys.readouterr().err
