@@ -28,6 +28,7 @@ import cook
 # isort: split
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs, TypeRule
 from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
@@ -40,6 +41,7 @@ from cook.steps.convert import Converter, ConvertStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.head import HeadStep
+from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -47,6 +49,7 @@ from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.target_rows import RowsStep
 from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
@@ -221,6 +224,20 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "curve of the target",
         CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),
     )
+    rows = RowsStep(main, target, ModelArgs(), trace)
+    yield "rows", rows
+    yield (
+        "head replay",
+        HeadReplayStep(main, "mtp", source("mtp.gguf"), trace, rows, ModelArgs(), 8, 0.3),
+    )
+    yield (
+        "curve of a head",
+        CurveStep(main, "mtp", source("mtp.gguf"), trace, ModelArgs(), False, (1, 2), head=True),
+    )
+    yield (
+        "curve of a target with a head",
+        CurveStep(main, "target", target, trace, placed, True, (1, 5), gives_rows=True),
+    )
     yield "control", ControlStep(main, target, ModelArgs(), trace, 5)
     yield "control placed", ControlStep(ik, target, placed, given, 17)
 
@@ -248,6 +265,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "live behind n-grams, in a context of its own",
         replace(drafted, ngram=NgramSettings(NgramType.CACHE), draft_context=2048),
     )
+    yield "live head", replace(drafted, head=HeadKind.MTP)
     deal = DealStep((nothing, drafted), 0, True)
     later = replace(deal, servers=(nothing,), block=1, together=False)
     yield "deal", deal
@@ -304,7 +322,18 @@ def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
     loaded = {
         name: step
         for name, step in found.items()
-        if isinstance(step, (TraceStep, ReplayStep, CurveStep, ControlStep, SelfCheckStep))
+        if isinstance(
+            step,
+            (
+                TraceStep,
+                ReplayStep,
+                CurveStep,
+                ControlStep,
+                SelfCheckStep,
+                RowsStep,
+                HeadReplayStep,
+            ),
+        )
     }
     assert loaded
     for name, step in loaded.items():

@@ -41,6 +41,7 @@ from cook.scoring.figures import by_prompt
 from cook.scoring.live_checks import output_check
 from cook.scoring.simulate import PROFILES, RULES
 from cook.steps.checks import SelfCheckStep
+from cook.steps.head_replay import broken_head
 
 if TYPE_CHECKING:
     from cook.steps.imatrix import ImatrixStep
@@ -154,7 +155,9 @@ def _checked(
     uncontrolled = why_not(checks.control, outcomes) if checks.control and not control else None
     counts = outcomes.result(checks.counts) if checks.counts else None
     why_not_counted = _why_not_counted(checks.counts, outcomes) if checks.counts else None
-    if key.ngram is not None:
+    if live.head is not None:
+        why_not_counted = "the live requests of heads are not counted again"
+    elif key.ngram is not None:
         forecaster = decision.forecasters.get(key.engine)
         counts = rival_counts(key, dealt, forecaster) if forecaster is not None else None
         why_not_counted = None if counts else "the engine returns no token ids"
@@ -300,10 +303,6 @@ def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[
     ]
 
 
-CHANCE, LEAST_DRAFTS = 0.02, 200
-"""Accepted first tokens of a head that guesses, at most, told from so many drafts."""
-
-
 def _broken_heads(candidates: Sequence[Candidate]) -> list[str]:
     """A warning for each head of which the target accepts next to nothing at any length."""
     drafts: dict[str, list[tuple[int, float]]] = {}
@@ -312,13 +311,8 @@ def _broken_heads(candidates: Sequence[Candidate]) -> list[str]:
         if head and c.live and c.live.drafted and c.settings and c.draft:
             count = c.live.drafted / c.settings.n_max
             drafts.setdefault(c.draft, []).append((c.live.accepted or 0, count))
-    totals = {name: (sum(a for a, _ in e), sum(d for _, d in e)) for name, e in drafts.items()}
-    return [
-        f"{name}: a broken head: {accepted} tokens were accepted in {count:.0f} drafts, as by "
-        "chance. No quant does that to a head that works: compare with its unquantized file"
-        for name, (accepted, count) in totals.items()
-        if count >= LEAST_DRAFTS and accepted <= CHANCE * count
-    ]
+    told = {n: broken_head(sum(a for a, _ in e), sum(d for _, d in e)) for n, e in drafts.items()}
+    return [f"{name}: {what}" for name, what in told.items() if what is not None]
 
 
 LEAST_RATIO = 0.75

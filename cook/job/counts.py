@@ -1,5 +1,5 @@
-"""Counts for the record: what drafts accept in replay, how far that changes with the shape of
-batches, and what n-grams' servers counted next to what is simulated from their own tokens."""
+"""Counts: which drafts no replay tells, what the others accept in it, how far that changes with the
+shape of batches, and what n-grams' servers counted next to what is simulated from their tokens."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cook.record.record import CandidateKey
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation, simulate
 from cook.steps.deal import Dealt
+from cook.steps.head_replay import broken_head
 from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.replay import ngram_request
 
@@ -61,6 +62,31 @@ def _length(plan: ForecastPlan) -> int:
     """The middle one of the recipe's lengths."""
     lengths = sorted({settings.n_max for settings in plan.settings})
     return lengths[len(lengths) // 2]
+
+
+def unfit(forecaster: Forecaster) -> dict[str, str]:
+    """Drafts that are dropped, each with the reason: broken heads, and drafts whose own context
+    does not hold every text with a draft behind it. There the engine drops the text's
+    beginning, or its whole cache, which no replay of whole texts tells
+    (docs/internals/engines.md#the-context-of-a-draft)."""
+    found: dict[str, str] = {}
+    for head in forecaster.plan.heads:
+        outcome = forecaster.outcomes.result(head.replay)
+        if outcome is not None and (why := broken_head(outcome.right, outcome.drafts)):
+            found[head.draft.name] = why
+    own = [d.draft for d in forecaster.plan.drafts if d.draft.context is not None]
+    if not own:
+        return found
+    longest = max(forecaster.trace.heads, key=lambda head: head.prompt_tokens)
+    drafted = max(settings.n_max for settings in forecaster.plan.settings)
+    needed = longest.prompt_tokens + forecaster.plan.n_predict + drafted
+    for draft in own:
+        if draft.context is not None and draft.context < needed:
+            found[draft.name] = (
+                f"its context of {draft.context} tokens does not hold {longest.id} with its "
+                f"reply and a draft, {needed} tokens: what it forgets only `method: live` tells"
+            )
+    return found
 
 
 def acceptance_floor(forecaster: Forecaster, only: Collection[str]) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 from cook.engines.base import Engine
 from cook.graph.execute import Executor
 from cook.graph.step import Step
-from cook.job.counts import acceptance_floor
+from cook.job.counts import acceptance_floor, unfit
 from cook.job.dealing import Dealing, fit_together
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, Layout
@@ -48,9 +48,9 @@ class Decision:
     one, heads excepted. ``rows``: the one table, forecast and live requests of every candidate that
     is not out, no draft of every engine first; ``base``: the fastest of these, which speedups are
     over. ``forecasts`` are over all prompts, without anything fitted to live runs. ``dropped``:
-    drafts that could not be replayed, and ``silent`` engines of which nothing was predicted, with
-    the reason. ``looks``: times at most that the standings are asked whether it is over. ``again``
-    names a candidate that is dealt every prompt whatever is forecast of it.
+    drafts that could not be replayed, or are unfit, and ``silent`` engines of which nothing was
+    predicted, with the reason. ``looks``: times at most that the standings are asked whether it is
+    over. ``again`` names a candidate that is dealt every prompt whatever is forecast of it.
     """
 
     score: ScoreSpec
@@ -124,11 +124,11 @@ class Decision:
         name, outcomes = layout.engine.name, self.dealing.executor.outcomes
         if layout.forecast is not None:
             self.dealing.executor.run(layout.forecast.steps())
-            short = Forecaster(layout.forecast, outcomes).too_short()
-            self.dropped |= short
-            layout = layout.without(short)
+            dropped = unfit(Forecaster(layout.forecast, outcomes))
+            self.dropped |= dropped
+            layout = layout.without(dropped)
             if layout.forecast is None:
-                self.silent[name] = next(iter(short.values()))
+                self.silent[name] = next(iter(dropped.values()))
         if layout.forecast is not None:
             self.forecasters[name] = forecaster = Forecaster(layout.forecast, outcomes)
             self.forecasts |= {one.key: one for one in forecaster.forecasts()}
@@ -343,7 +343,7 @@ class Decision:
         if draft is not None and draft.name in self.dropped:
             return self.dropped[draft.name]
         for plan in (forecaster.plan for forecaster in self.forecasters.values()):
-            for one in plan.drafts:
+            for one in plan.every:
                 for step in (one.replay, one.curve):
                     if plan.is_of(one, configuration.key) and step and step.key in failures:
                         return failures[step.key].error.message

@@ -135,7 +135,7 @@ class DraftLayout:
             predicted_tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
             elements=sum(tensor.elements for tensor in tensors),
             type_counts=dict(Counter(tensor.type_name for tensor in tensors)),
-            head=head.kind,
+            head=head,
         )
 
     def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> Iterator[DraftPlan]:

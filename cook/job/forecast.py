@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
-from cook.job.layout import DraftForecast, Rival
+from cook.job.layout import DraftForecast, HeadForecast, Rival
 from cook.job.times import TimedPlan
 from cook.record.record import CandidateKey
 from cook.scoring.batch_curve import Timings
 from cook.scoring.ngram import NgramServer
 from cook.scoring.price import Forecast, forecast
 from cook.scoring.simulate import NO_MODEL, Positions, Simulation, plain_steps, simulate
+from cook.steps.head_replay import HeadReplayStep, head_replies
 from cook.steps.replay import ngram_request, replies
 
 
@@ -29,23 +30,6 @@ class Forecaster(TimedPlan):
     served: dict[Hashable, dict[str, Simulation]] = field(default_factory=dict)
     """What servers of n-grams would have drafted, for the same reason."""
 
-    def too_short(self) -> dict[str, str]:
-        """Drafts whose own context does not hold every text with a draft behind it, each with the
-        reason: there the engine drops the text's beginning, or its whole cache, which no replay of
-        whole texts tells (docs/internals/engines.md#the-context-of-a-draft)."""
-        own = [d.draft for d in self.plan.drafts if d.draft.context is not None]
-        if not own:
-            return {}
-        longest = max(self.trace.heads, key=lambda head: head.prompt_tokens)
-        drafted = max(settings.n_max for settings in self.plan.settings)
-        needed = longest.prompt_tokens + self.plan.n_predict + drafted
-        return {
-            draft.name: f"its context of {draft.context} tokens does not hold {longest.id} with "
-            f"its reply and a draft, {needed} tokens: what it forgets only `method: live` tells"
-            for draft in own
-            if draft.context is not None and draft.context < needed
-        }
-
     def forecasts(self, only: Collection[str] | None = None) -> list[Forecast]:
         """No draft, then every draft that was replayed and timed under every setting, then every
         rival; ``only`` on the prompts of these ids. Nothing where no draft and no rival is left:
@@ -55,11 +39,11 @@ class Forecaster(TimedPlan):
             return []
         heads = [h for h in self.trace.heads if only is None or h.id in only]
         found: list[Forecast] = []
-        for draft in plan.drafts:
+        for draft in plan.every:
             replayed = self.texts(draft)
             if self.timings(draft) is not None and all(head.id in replayed for head in heads):
                 found += [self.of_draft(draft, settings, only=only) for settings in plan.settings]
-        if not found and (plan.drafts or not plan.rivals):
+        if not found and (plan.every or not plan.rivals):
             return []
         bare = {head.id: plain_steps(head.emitted) for head in heads}
         key = CandidateKey(plan.engine.name)
@@ -72,7 +56,7 @@ class Forecaster(TimedPlan):
 
     def of_draft(
         self,
-        draft: DraftForecast,
+        draft: DraftForecast | HeadForecast,
         settings: DraftSettings,
         *,
         after: Rival | None = None,
@@ -111,21 +95,24 @@ class Forecaster(TimedPlan):
         replies = [(head, steps[head.id]) for head in heads if head.id in steps]
         return forecast(key, name, replies, longest, timings, self.plan.profile)
 
-    def texts(self, draft: DraftForecast) -> dict[str, Positions]:
+    def texts(self, draft: DraftForecast | HeadForecast) -> dict[str, Positions]:
         """The replies as ``draft`` sees them, by prompt, for drafts of every length; none where its
         replay has not run."""
         replay, outcomes = draft.replay, self.outcomes
-        if replay.key not in self.read and outcomes.result(replay) is not None:
+        if replay.key not in self.read and replay.key in outcomes.artifacts:
             trace, artifact = outcomes.artifact(self.plan.trace), outcomes.artifact(replay)
-            n_predict, context = self.plan.n_predict, self.plan.context
-            found = replies(replay, trace, artifact, n_predict=n_predict, context=context)
+            request = {"n_predict": self.plan.n_predict, "context": self.plan.context}
+            if isinstance(replay, HeadReplayStep):
+                found = head_replies(replay, trace, artifact, **request)
+            else:
+                found = replies(replay, trace, artifact, **request)
             self.read[replay.key] = {head.id: text for head, text in found}
         return self.read.get(replay.key, {})
 
     def of_server(
         self,
         rival: Rival,
-        draft: DraftForecast | None = None,
+        draft: DraftForecast | HeadForecast | None = None,
         settings: DraftSettings | None = None,
     ) -> dict[str, Simulation]:
         """What one server of ``rival`` does with the replies of the trace, in its order; with a

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cook.documents.tree import Keys
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_halves
 from cook.engines.ngram_settings import DEFAULTS, doubts
-from cook.errors import InputError
+from cook.engines.worker.compile import locate, parameter_names
+from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile
-from cook.formats.heads import head_of
+from cook.formats.heads import HeadKind, head_of
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -23,6 +24,7 @@ from cook.job.layout import (
     DraftForecast,
     DraftPlan,
     ForecastPlan,
+    HeadForecast,
     Layout,
     Rival,
     config_name,
@@ -36,8 +38,10 @@ from cook.record.record import CandidateKey
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
+from cook.steps.head_replay import HeadReplayStep
 from cook.steps.live import LiveStep
 from cook.steps.replay import ReplayStep
+from cook.steps.target_rows import RowsStep
 from cook.steps.trace import Trace, given_trace
 from cook.trace.compatible import require_one_vocabulary, require_target
 from cook.trace.session import prompts_digest, sha256
@@ -53,7 +57,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     if score is None:
         return layout
     headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
-    replayed = [draft for draft in drafts if draft.head is None]
+    replayed = [d for d in drafts if d.head is None or can_replay_head(engine, d)]
     prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
     reader.files.append(prompts_file(score.prompts))
@@ -81,12 +85,14 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
             rivals=rivals,
             suffix=suffix,
         )
-        if replayed:
+        if forecast.drafts:
             others = score.sampling.chains[1:]
             chains = tuple(replace(deployed, sampling=chain) for chain in others)
             forecast = replace(forecast, chains=chains)
+    told = {head.draft.name for head in forecast.heads} if forecast is not None else set()
     baseline, *grid = lay_candidates(
         *(engine, score, target.source, prompts, drafts),
+        told=told,
         rivals=rivals,
         suffix=suffix,
         chat=has_template(target.file),
@@ -180,13 +186,15 @@ def lay_candidates(
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     *,
+    told: Collection[str] = (),
     rivals: Sequence[Rival] = (),
     suffix: str = "",
     chat: bool,
 ) -> list[Configuration]:
     """The servers of no draft, of every draft with every setting, and of every rival, each with all
     prompts; all drafts at one setting before the next setting, so that a budget that ends early has
-    still seen every draft. ``chat``: prompts are rendered by the target's own template."""
+    still seen every draft. ``told``: heads of which there is a forecast, of others few lengths are
+    tried. ``chat``: prompts are rendered by the target's own template."""
     alone = score.baseline.args if score.baseline is not None else score.target.args
 
     def candidate(name: str, key: CandidateKey, draft: DraftPlan | None = None) -> Configuration:
@@ -207,7 +215,7 @@ def lay_candidates(
             chat=chat,
             ngram=key.ngram,
             draft_context=draft.context if draft is not None else None,
-            head=draft.head if draft is not None else None,
+            head=draft.head.kind if draft is not None and draft.head is not None else None,
         )
         return Configuration(key, draft, live)
 
@@ -227,9 +235,10 @@ def lay_candidates(
         ),
         *(
             candidate(config_name(draft.name, one, None), draft.key(engine, one, None), draft)
-            for one in score.draft.settings("head")
+            for scored in ("head", score.method)
+            for one in score.draft.settings(scored)
             for draft in drafts
-            if draft.head is not None
+            if draft.head is not None and (draft.name in told) == (scored != "head")
         ),
         *(candidate(rival.name, rival.key(engine)) for rival in rivals),
     ]
@@ -262,10 +271,11 @@ def lay_forecast(
 ) -> ForecastPlan:
     """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
-    return forecast_plan(
+    models = [draft for draft in drafts if draft.head is None]
+    plan = forecast_plan(
         engine,
         trace,
-        drafts,
+        models,
         settings_on(engine.flavour, score),
         draft_args={
             kind: engine.as_draft(_draft_args(score, kind), target_args, score.context)
@@ -279,6 +289,37 @@ def lay_forecast(
         floor_prompts=tuple(p.id for p in prompts.prompts if p.half == "pick"),
         no_draft=NO_DRAFT + suffix,
     )
+    heads = [draft for draft in drafts if draft.head is not None]
+    if not heads:
+        return plan
+    args = engine.as_draft(_draft_args(score, None), target_args, score.context)
+    rows = RowsStep(engine, target, target_args, trace)
+    lengths = [one.n_max for one in plan.settings]
+    floor = min((one.p_min for one in plan.settings if one.p_min), default=0.0)
+    widths, outputs = widths_for(lengths), rows_for(engine, target_args, lengths)
+
+    def of_head(draft: DraftPlan) -> HeadForecast:
+        model = (engine, draft.name, draft.model, trace)
+        replay = HeadReplayStep(*model, rows, args, max(lengths), floor)
+        return HeadForecast(draft, replay, CurveStep(*model, args, False, widths, head=True))
+
+    timed = (engine, "target with a head", target, trace, target_args, True, widths)
+    with_rows = CurveStep(*timed, rows=outputs, gives_rows=True)
+    return replace(plan, heads=tuple(map(of_head, heads)), with_rows=with_rows)
+
+
+def can_replay_head(engine: Engine, draft: DraftPlan) -> bool:
+    """Whether the engine's library runs a head of this kind for us: one with one layer of
+    prediction, of mainline. The others run live."""
+    head = draft.head
+    if head is None or head.kind is not HeadKind.MTP or len(head.blocks) > 1 or draft.after:
+        return False
+    if engine.flavour != Flavour.LLAMA_CPP:
+        return False
+    try:
+        return "context.ctx_type" in parameter_names(locate(engine))
+    except PrerequisiteError:
+        return False
 
 
 def forecast_plan(

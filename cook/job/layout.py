@@ -8,7 +8,7 @@ from typing import Any
 
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.ngram_settings import NgramSettings
-from cook.formats.heads import HeadKind
+from cook.formats.heads import Head
 from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
@@ -18,6 +18,7 @@ from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
+from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -69,8 +70,8 @@ class DraftPlan:
     """Tokens of its own context in a server (ik_llama.cpp); None: the target's."""
     output: str | None = None
     """Type that the output head of a ready file is to have; None: as it came."""
-    head: HeadKind | None = None
-    """Of a draft that drafts from the target's hidden states: live runs alone tell how well.
+    head: Head | None = None
+    """Of a draft that drafts from the target's hidden states.
     ``model`` is the target where its own file holds it."""
 
     @property
@@ -252,6 +253,16 @@ class DraftForecast:
 
 
 @dataclass(frozen=True)
+class HeadForecast:
+    """The same of a head, which runs with one KV cache type."""
+
+    draft: DraftPlan
+    replay: HeadReplayStep
+    curve: CurveStep
+    cache_type: None = None
+
+
+@dataclass(frozen=True)
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
@@ -260,7 +271,8 @@ class ForecastPlan:
     drafts as the server's do. ``rivals`` are simulated on the trace's tokens, and priced as no
     draft is. ``floor_prompts``: those of :attr:`floor`, if any. ``no_draft`` is its name for
     people. ``chains``: traces under other sampling chains than the deployed one, where the target
-    writes its own text, and every draft is replayed on that.
+    writes its own text, and every draft is replayed on that. ``heads`` are replayed on the trace,
+    and priced with ``with_rows``, the target's curve where it computes what they read.
     """
 
     engine: Engine
@@ -276,6 +288,8 @@ class ForecastPlan:
     floor_prompts: tuple[str, ...] = ()
     no_draft: str = NO_DRAFT
     chains: tuple[TraceStep, ...] = ()
+    heads: tuple[HeadForecast, ...] = ()
+    with_rows: CurveStep | None = None
 
     @property
     def floor(self) -> DraftForecast | None:
@@ -287,22 +301,30 @@ class ForecastPlan:
         replay = replace(largest.replay, width=FLOOR_WIDTH, prompts=self.floor_prompts)
         return replace(largest, replay=replay)
 
+    @property
+    def every(self) -> tuple[DraftForecast | HeadForecast, ...]:
+        """Drafts, models and heads."""
+        return (*self.drafts, *self.heads)
+
     def curves(self) -> Iterator[CurveStep]:
         """Everything that is timed, one after the other."""
-        found = (self.verify, self.plain, *(draft.curve for draft in self.drafts))
+        drafts = (draft.curve for draft in self.every)
+        found = (self.verify, self.plain, self.with_rows, *drafts)
         yield from (curve for curve in dict.fromkeys(found) if curve is not None)
 
     def without(self, names: Collection[str]) -> ForecastPlan | None:
         """The plan without the drafts ``names``; None where that leaves nothing to forecast."""
         drafts = tuple(d for d in self.drafts if d.draft.name not in names)
-        return replace(self, drafts=drafts) if drafts else None
+        heads = tuple(d for d in self.heads if d.draft.name not in names)
+        return replace(self, drafts=drafts, heads=heads) if drafts or heads else None
 
     def on(self, trace: Trace) -> ForecastPlan:
         """The drafts on what another ``trace`` has, priced with the same times."""
         drafts = tuple(
             replace(d, replay=replace(d.replay, trace=trace, prompts=None)) for d in self.drafts
         )
-        return replace(self, trace=trace, drafts=drafts, floor_prompts=(), rivals=(), chains=())
+        rest: dict[str, Any] = dict.fromkeys(("floor_prompts", "rivals", "chains", "heads"), ())
+        return replace(self, trace=trace, drafts=drafts, with_rows=None, **rest)
 
     def steps(self) -> Iterator[Step[Any]]:
         """Everything below the forecasts: traces, replays, the noise floor, and the timings."""
@@ -311,18 +333,19 @@ class ForecastPlan:
         yield from (draft.replay for draft in self.drafts)
         if self.floor is not None:
             yield self.floor.replay
+        yield from (head.replay for head in self.heads)
         for chain in self.chains:
             yield from (draft.replay for draft in self.on(chain).drafts)
         yield from self.curves()
 
-    def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
+    def key(self, draft: DraftForecast | HeadForecast, settings: DraftSettings) -> CandidateKey:
         return draft.draft.key(self.engine, settings, draft.cache_type)
 
-    def is_of(self, draft: DraftForecast, key: CandidateKey) -> bool:
+    def is_of(self, draft: DraftForecast | HeadForecast, key: CandidateKey) -> bool:
         """Whether ``key`` is ``draft`` under some setting."""
         return (draft.draft.name, draft.cache_type) == (key.draft, key.cache_type)
 
-    def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
+    def name(self, draft: DraftForecast | HeadForecast, settings: DraftSettings) -> str:
         """The candidate's name for people, as in the live score."""
         several = len({d.cache_type for d in self.drafts}) > 1
         return config_name(draft.draft.name, settings, draft.cache_type if several else None)

@@ -9,7 +9,7 @@ from functools import cached_property
 from cook.engines.base import UBATCH
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Outcomes
-from cook.job.layout import DraftForecast, ForecastPlan
+from cook.job.layout import DraftForecast, ForecastPlan, HeadForecast
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.batch_curve import (
@@ -52,13 +52,14 @@ class TimedPlan:
         """Whether times are known, or asked for: without them forecasts only count."""
         return self.verify is not None or bool(self.plan.verify)
 
-    def timings(self, draft: DraftForecast) -> Timings | None:
+    def timings(self, draft: DraftForecast | HeadForecast) -> Timings | None:
         """What steps with ``draft`` cost; None where it could not be timed. :data:`UNPRICED` where
         no times are asked for."""
         if not self.priced:
             return UNPRICED
-        target = self.curve(self.plan.verify)
-        mine = self.curve(draft.curve)
+        head = isinstance(draft, HeadForecast)
+        step = self.plan.with_rows if head else self.plan.verify
+        target, mine = self.curve(step), self.curve(draft.curve)
         verify = target.batches if target is not None else self.verify
         batches = mine.batches if mine is not None else self.draft
         if verify is None or batches is None:
@@ -69,7 +70,7 @@ class TimedPlan:
             draft=self.over_link(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
-            target_prefill=self.prompts(self.plan.verify),
+            target_prefill=self.prompts(step),
             draft_prefill=self.over_link(prefill) if prefill else None,
         )
 

@@ -488,8 +488,8 @@ class SweepSpec(QuantSettings):
 
 class DraftFileSpec(Spec):
     """A ready-made GGUF to score with the quants: a model, or a head of the target's (its header
-    tells which). A head is scored by live runs alone, at the lengths 1, 2 and 4 unless `n_max` says
-    others."""
+    tells which). Heads that cannot be replayed run live, at the lengths 1, 2 and 4 unless `n_max`
+    says others."""
 
     name: Name
     """Its name in tables."""

@@ -12,7 +12,7 @@ verified against live servers; docs/internals/scoring.md#profiles has them side 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -108,6 +108,8 @@ class Positions:
     own token there; ``tail`` are those after the last recorded token, when the draft was right
     to the end. ``rollout_floor``: rollouts stop below this confidence. ``prompt`` tokens,
     ``n_predict`` the request's limit and ``context`` the slot's bound how far a draft may go.
+    ``chains``: of a head, whose drafts are no part of one another, the draft that begins at each
+    position: [n] tokens right in a row, [n, depth] confidences of all.
     """
 
     prompt: int
@@ -120,6 +122,7 @@ class Positions:
     rollout_floor: float = 0.0
     n_predict: int | None = None
     context: int | None = None
+    chains: tuple[Ints, npt.NDArray[np.float32]] | None = None
 
     def __post_init__(self) -> None:
         arrays = [a for a in (self.match, self.confidence, self.eog) if a is not None]
@@ -129,6 +132,8 @@ class Positions:
     @cached_property
     def run(self) -> list[int]:
         """For each position, how many matches follow in a row from it."""
+        if self.chains is not None:
+            return [int(right) for right in self.chains[0]]
         out, count = [0] * len(self.match), 0
         flags = self.match.tolist()
         for i in range(len(flags) - 1, -1, -1):
@@ -285,7 +290,10 @@ class _Loop:
         self.p, self.rules, self.setting, self.first = positions, rules, setting, first
         self.runs = positions.run
         self.p_min = setting.p_min if rules.uses_p_min else 0.0
-        self.low = positions.low(self.p_min) if self.p_min > 0 else None
+        head = positions.chains is not None
+        self.low = positions.low(self.p_min) if self.p_min > 0 and not head else None
+        if head:  # n_max tokens are drafted, and paid for, whatever fits
+            self.rules = replace(rules, drafts_full=True)
         if self.p_min > 0 and positions.rollout_floor > self.p_min:
             raise InputError(
                 f"rollouts were stopped below {positions.rollout_floor}: p_min {self.p_min} "
@@ -352,6 +360,12 @@ class _Loop:
 
     def _draft(self, i: int, most: int) -> tuple[int, int]:
         """(tokens drafted, single decodes spent) by a draft starting at position ``i``."""
+        if self.p.chains is not None:
+            confidence = self.p.chains[1][i]
+            if most > len(confidence):
+                raise InputError(f"drafts of {most} tokens, and replayed were {len(confidence)}")
+            below = np.nonzero(confidence[:most] < np.float32(self.p_min))[0]
+            return (int(below[0]), int(below[0]) + 1) if len(below) else (most, most)
         if self.low is None:
             return most, most
         stop = self.low[i]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, TypeVar
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.system import group_activity
-from cook.engines.worker.loading import model_load
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
@@ -35,7 +35,7 @@ from cook.steps.live import Timed, Watch
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
 from cook.steps.trace import Trace, TraceStep, read_trace
-from cook.steps.work import computed_bytes, model_bytes, read_bytes, wide
+from cook.steps.work import computed_bytes, head_bytes, model_bytes, read_bytes, wide
 
 R = TypeVar("R")
 K = TypeVar("K")
@@ -137,6 +137,10 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
     turn: int = 0
     """Which of the passes this is: each is a measurement of its own."""
+    head: bool = False
+    """``model`` is a head, or holds it: that is timed."""
+    gives_rows: bool = False
+    """``model`` computes its hidden states for a head, at every token."""
     rows: tuple[int, ...] = ()
     """The most rows of logits that a batch of each server that ``verifies`` has, rising, where what
     a batch takes hangs on them (:func:`rows_for`): each width is then timed in a context like that
@@ -157,7 +161,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         rows = {"rows": list(self.rows)} if self.rows else {}
-        return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **rows}
+        heads = {n: True for n in ("head", "gives_rows") if getattr(self, n)}
+        return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **rows, **heads}
 
     def cost(self) -> Cost | None:
         """Batches of every width at a few depths, and prompts of a few lengths."""
@@ -165,6 +170,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
         if size is None:
             return None
         each, computed = read_bytes(self.model), computed_bytes(self.model)
+        if self.head:
+            each = computed = head_bytes(self.model)
         lengths = [round(tokens) for tokens in self.trace.prompt_tokens()]
         ubatch = self.args.filled().ubatch or 1
         grid = grid_of(lengths, [n + self.trace.max_tokens for n in lengths], ubatch)
@@ -234,7 +241,12 @@ class CurveStep(_TimedModel[CurveOutcome]):
             shares.setdefault(fewest, []).append(width)
 
         def load(outputs: int) -> ModelLoad:
-            return model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
+            if self.head:
+                return head_load(self.engine, path, self.args, context, depth=beyond)
+            found = model_load(
+                self.engine, path, self.args, context, beyond=beyond, outputs=outputs
+            )
+            return replace(found, gives_rows=self.gives_rows)
 
         return [(load(outputs), widths) for outputs, widths in shares.items()]
 

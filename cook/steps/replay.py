@@ -227,7 +227,7 @@ def positions_in(
         reply.tokens,
         prompt=reply.head.prompt_tokens,
         reply=reply.head.emitted,
-        eog=_ends(trace, reply),
+        eog=reply_ends(trace, reply),
         rollout_floor=rollout_floor,
         n_predict=n_predict,
         context=context,
@@ -240,13 +240,13 @@ def ngram_request(trace: TraceFile, reply: Reply, *, n_predict: int, context: in
         reply.prompt,
         reply.tokens,
         reply.head.emitted,
-        _ends(trace, reply),
+        reply_ends(trace, reply),
         n_predict=n_predict,
         context=context,
     )
 
 
-def _ends(trace: TraceFile, reply: Reply) -> frozenset[int]:
+def reply_ends(trace: TraceFile, reply: Reply) -> frozenset[int]:
     """Tokens that end a reply, with the one that ended this: a trace over HTTP may not know all."""
     last = {int(reply.tokens[reply.head.emitted - 1])} if reply.head.stop == "eog" else set()
     return frozenset(trace.header.eog) | last

@@ -21,12 +21,13 @@ name: heads
 drafts:
 DRAFTS
 score:
+  method: live
   target: {source: FOLDER/whole.gguf, args: {threads: 1}}
   prompts: FOLDER/prompts.jsonl
   max_tokens: 40
   context: 1024
   draft: {args: {threads: 1}}
-  live_budget: {minutes: 0.5}
+  live_budget: {minutes: 5}
 """
 OWN = "  - {name: own, source: target}"
 FILES = """
@@ -82,7 +83,7 @@ def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
         assert "draft-mtp" in candidate.command
     assert str(folder / "head.gguf") in beside.command
     assert sum("whole.gguf" in word for word in inside.command) == 1
-    assert not any("head" in word for word in inside.command)
+    assert not any("head.gguf" in word or "draft-model" in word for word in inside.command)
     assert by_name["no draft"].live is not None
 
 
@@ -127,6 +128,62 @@ def test_the_command_line_takes_heads(
     assert "head-q8_0 n_max=2" in printed
     assert main(["score", "--target", str(folder / "trunk.gguf"), "target", *common]) == 2
     assert "its header counts 1 of them, and it has no tensor" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def replayed(folder: Path, bundled: Any) -> Record:
+    """The same by replay, with p_min, and every head but the broken one run live."""
+    text = recipe(folder, OWN + FILES).replace("  method: live\n", "")
+    text = text.replace("draft: {args", "draft: {n_max: [1, 2, 4], p_min: [0, 0.3], args")
+    text = text.replace("minutes: 5", "minutes: 0.2")
+    return build(folder / "replayed", "heads", text, "--engine", "bundled")
+
+
+@pytest.mark.engine
+def test_a_replay_counts_as_the_server_does(record: Record, replayed: Record) -> None:
+    """On the same prompts, greedily: a few near ties fall otherwise."""
+    for draft in ("own", "alone", "q8"):
+        for n_max, (drafted, accepted) in counts(record, draft).items():
+            (one,) = [
+                c.predicted.figures
+                for c in replayed.candidates
+                if c.draft == draft and c.settings and c.predicted
+                if (c.settings.n_max, c.settings.p_min) == (n_max, 0.0)
+            ]
+            assert accepted / drafted == pytest.approx(one.acceptance_rate, abs=0.01)
+    found = {
+        (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
+        for c in replayed.candidates
+        if c.settings and c.predicted
+    }
+    for n_max in (1, 2, 4):
+        for p_min in (0.0, 0.3):
+            inside, beside = (found[name, n_max, p_min] for name in ("own", "alone"))
+            assert (inside.drafted, inside.accepted) == (beside.drafted, beside.accepted)
+        careful, always = found["own", n_max, 0.3], found["own", n_max, 0.0]
+        assert (careful.drafted or 0) < (always.drafted or 0)
+        assert (careful.acceptance_rate or 0) > (always.acceptance_rate or 0)
+
+
+@pytest.mark.engine
+def test_a_forecast_of_heads_is_priced_and_compared_live(replayed: Record) -> None:
+    ran = [c for c in replayed.candidates if c.live and c.settings and c.predicted]
+    assert ran
+    for candidate in ran:
+        assert (candidate.predicted.figures.end_to_end_speed or 0) > 0
+        assert candidate.counts is None
+        assert candidate.counts_reason == "the live requests of heads are not counted again"
+    labels = [step.label for step in replayed.steps]
+    assert labels.count("hidden states of the target (bundled)") == 1
+    assert "verification curve target with a head (bundled)" in labels
+
+
+@pytest.mark.engine
+def test_a_broken_head_is_dropped_before_it_runs(replayed: Record) -> None:
+    reasons = {c.reason for c in replayed.candidates if c.draft == "zeroed"}
+    assert len(reasons) == 1
+    assert (reasons.pop() or "").startswith("a broken head: ")
+    assert all(c.live is None for c in replayed.candidates if c.draft == "zeroed")
 
 
 @pytest.mark.ik

@@ -227,6 +227,104 @@ def test_equals_the_emulated_server(
     assert int(got.catch_up.sum()) == expected.late
 
 
+def mainline_head(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
+    """common_speculative_impl_draft_mtp of 0c1e570: n_max tokens are drafted whatever fits, and
+    what has a confidence below p_min is not. Its own words are its draft's, never the text's."""
+    counts, i = Counts(), 1
+    n = reply_length(case.text, n_predict)
+    while i < n:
+        room = min(context - len(case.prompt) - i - 1, n_predict - i - 1)
+        draft: list[int] = []
+        while room > 0 and len(draft) < s.n_max:
+            counts.decodes += 1
+            token, confidence = head_says(case, i, len(draft))
+            if confidence < s.p_min:
+                break
+            draft.append(token)
+        draft = draft[: max(room, 0)]
+        if len(draft) < s.n_min:
+            draft = []
+        j = verify(case, i, draft, eog_break=True)
+        counts.draft_n += len(draft)
+        counts.accepted += j
+        if draft:
+            counts.cycles.append((len(draft), j))
+        i += j + 1
+    return counts
+
+
+def head_says(case: Case, start: int, depth: int) -> tuple[int, float]:
+    """A branch of its own from every start: two drafts of one token have nothing in common."""
+    return case.say((*case.prompt, *case.text[: start + depth]) if depth == 0 else (start, depth))
+
+
+def chains(case: Case, n_predict: int, context: int, depth: int, floor: float) -> Positions:
+    """What a head's replay would have measured: a branch ends behind its first wrong token, but not
+    before its first confidence below ``floor``, if that is above 0."""
+    n = len(case.text)
+    right, confidence = np.zeros(n, np.int64), np.zeros((n, depth), np.float32)
+    for i in range(1, n):
+        agrees, sure = True, floor > 0
+        for k in range(depth):
+            if not agrees and not sure:
+                break
+            token, confidence[i, k] = head_says(case, i, k)
+            agrees = agrees and i + k < n and token == case.text[i + k]
+            right[i] += agrees
+            sure = sure and bool(confidence[i, k] >= np.float32(floor))
+    return Positions(
+        prompt=len(case.prompt),
+        reply=reply_length(case.text, n_predict),
+        match=right > 0,
+        eog=np.array([t == EOG for t in case.text]),
+        rollout_floor=floor,
+        n_predict=n_predict,
+        context=context,
+        chains=(right, confidence),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 40),
+    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95]),
+    ends=st.booleans(),
+    n_max=st.integers(1, 12),
+    n_min=st.integers(0, 3),
+    p_min=st.sampled_from([0.0, 0.0, 0.3, 0.6, 0.9]),
+    slack=st.integers(0, 6),
+)
+def test_a_head_equals_the_emulated_server(
+    seed: int,
+    length: int,
+    skill: float,
+    ends: bool,
+    n_max: int,
+    n_min: int,
+    p_min: float,
+    slack: int,
+) -> None:
+    case = make_case(seed, length, skill, ends, extra=n_max + 1)
+    n_predict = length + (slack * 3 if ends else 0)
+    context = len(case.prompt) + length + 1 + slack
+    setting = DraftSettings(n_max, n_min, p_min)
+    expected = mainline_head(case, setting, n_predict, context)
+    for floor in {p_min, 0.3 if p_min >= 0.3 else p_min}:  # a lower floor serves a higher p_min
+        found = chains(case, n_predict, context, n_max, floor)
+        got = simulate(found, setting, Profile.MAINLINE_2026_10)
+        drafted = got.length > 0
+        assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
+        assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
+        assert int(got.decodes.sum()) == expected.decodes
+
+
+def test_a_head_is_asked_for_no_more_than_was_replayed() -> None:
+    found = chains(make_case(1, 20, 0.7, False, 0), 20, 1000, 4, 0.0)
+    with pytest.raises(InputError, match="drafts of 5 tokens, and replayed were 4"):
+        simulate(found, DraftSettings(5), Profile.MAINLINE_2026_10)
+
+
 @given(seed=st.integers(0, 10**6), skill=st.floats(0, 1), n_max=st.integers(0, 16))
 @settings(max_examples=100, deadline=None)
 def test_token_identity(seed: int, skill: float, n_max: int) -> None:

@@ -38,6 +38,7 @@ UNITS = {
 """What is compiled, each with its own flags."""
 # Features found in the header's text, so that one source serves every version of both flavours.
 FEATURES = {
+    "COOK_HAS_HEADS": r"\bLLAMA_CONTEXT_TYPE_MTP\b",
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
     "COOK_HAS_QUANTIZE_USER_DATA": r"\bquantize_user_data\b",
     "COOK_HAS_VERSION": r"\bllama_version\s*\(",

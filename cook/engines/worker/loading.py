@@ -77,6 +77,27 @@ def model_load(
     return follow(flavour, args.extra, replace(load, parameters=parameters), path.name)
 
 
+_MTP = 1
+"""LLAMA_CONTEXT_TYPE_MTP of mainline's llama.h."""
+
+
+def head_load(
+    engine: Engine, path: Path, args: ModelArgs, context: int, branches: int = 0, depth: int = 1
+) -> ModelLoad:
+    """The head in ``path`` as its server runs it, with room for so many ``branches`` of ``depth``
+    tokens. PrerequisiteError, as by :func:`model_load`, and where the engine's library runs none.
+    """
+    load = model_load(engine, path, args, context, beyond=max(branches * depth, depth))
+    given = {
+        "model.load_mtp": 1,
+        "context.ctx_type": _MTP,
+        "context.n_seq_max": branches + 1,
+        "context.kv_unified": int(branches > 0),
+    }
+    more = tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())
+    return replace(load, parameters=(*load.parameters, *more))
+
+
 def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
     """Each ``REGEX=BUFFER`` alone; ik says experts by their number of layers."""
     found = [one for word in args.override_tensor for one in word.split(",")]

@@ -52,6 +52,8 @@ class ModelLoad:
     devices: tuple[str, ...] = ()
     numa: int | None = None
     vocabulary_only: bool = False
+    gives_rows: bool = False
+    """Computes its hidden states for heads at every token, as a server with one does (mainline)."""
 
     @property
     def weights(self) -> str:
@@ -64,6 +66,7 @@ class ModelLoad:
             ubatch=0,
             threads=0,
             threads_batch=None,
+            gives_rows=False,
             parameters=tuple(p for p in self.parameters if p.name.startswith("model.")),
         )
         return hashlib.sha256(repr(held).encode()).hexdigest()
@@ -174,6 +177,20 @@ class Replay:
     rollouts: Rollouts | None
     decode_ns: int
     reduce_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReplay:
+    """All that a head drafts over a reply: entry i is the draft that begins at emitted[i], which
+    the first of ``tokens`` [n, depth] guesses; ``confidence`` as of :class:`Replay`.
+
+    A draft ends at its first wrong token, or below the floor asked for: -1 and 0 behind that, and
+    in entry 0, which is never drafted.
+    """
+
+    tokens: Ids
+    confidence: Floats32
+    replay_ns: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,7 +88,12 @@ static bool offloads;  // has layers on a GPU
 static placement placed;  // the model keeps pointers into it
 static char * weights;  // what the client calls the model as it lies in memory; its context may be another's
 
+#include "worker_heads.h"
+
 static void free_context(void) {
+#ifdef COOK_HAS_HEADS
+    free_head();
+#endif
     if (ctx) { llama_batch_free(batch); llama_free(ctx); ctx = NULL; }
 }
 
@@ -120,7 +125,11 @@ static void batch_add_to(int32_t sequence, int32_t token, int32_t pos, bool outp
 static void batch_add(int32_t token, int32_t pos, bool output) { batch_add_to(0, token, pos, output); }
 
 static void decode(void) {
+#ifdef COOK_HAS_HEADS
+    const int rc = ext ? decode_head() : llama_decode(ctx, batch);
+#else
     const int rc = llama_decode(ctx, batch);
+#endif
     if (rc != 0) {
         fail("llama_decode returned %d for %d tokens at position %d (context %d)%s", rc, batch.n_tokens, batch.pos[0], n_ctx,
             rc == 1 ? ": no room in the KV cache" : "");
@@ -261,6 +270,16 @@ static void op_load(void) {
         threads = (int32_t) llama_n_threads(ctx);
         threads_batch = (int32_t) llama_n_threads_batch(ctx);
         batch = llama_batch_init(n_batch, 0, 1);
+#ifdef COOK_HAS_HEADS
+        if (cp.ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
+            if (!rows_on) { fail("this build of the engine has no functions for heads that cook knows"); }
+            make_head();
+        }
+        if (integer("rows", 0, 0, 1)) {
+            if (!rows_on) { fail("this build of the engine has no functions for heads that cook knows"); }
+            rows_on(ctx, true, false);
+        }
+#endif
         make_rows(n_ubatch);
         pool_start(integer("threads", 1, 1, 1024));
         // One prompt through the model: finite logits, or refuse. KV is left empty, as found.
@@ -605,6 +624,11 @@ static void op_time(void) {
     if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
     int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
     llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
+#ifdef COOK_HAS_HEADS
+    const bool mirrors = ext;
+#else
+    const bool mirrors = false;
+#endif
     read_held(text, depth);
     for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
         const int64_t t0 = now_ns();
@@ -613,11 +637,12 @@ static void op_time(void) {
             for (int32_t i = 0; i < b; i++) { batch_add(text[depth + i], depth + i, true); }
             decode();
         } else {
-            prefill(text, depth, depth + b, n_batch, true);
+            // A head that mirrors a verification gives no logits.
+            prefill(text, depth, depth + b, n_batch, !mirrors || b == 1);
         }
         llama_synchronize(ctx);
         const int64_t t1 = now_ns();
-        for (int32_t i = 0; sample_k && i < (all ? b : 1); i++) {
+        for (int32_t i = 0; sample_k && i < (all ? b : !mirrors || b == 1); i++) {
             engine_pick(llama_get_logits_ith(ctx, all ? i : batch.n_tokens - 1), n_vocab, sample_k, buf);
         }
         if (r >= 0) { decode_ns[r] = t1 - t0; sample_ns[r] = now_ns() - t1; }
@@ -675,6 +700,8 @@ static void op_time_slots(void) {
     put_array("decode_ns", "i8", decode_ns, (uint64_t) repeats);
 }
 
+#include "worker_replay_head.h"
+
 // ---------------------------------------------------------------- main
 
 static void op_hello(void) {
@@ -719,6 +746,9 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
     { "detokenize", op_detokenize }, { "replay", op_replay }, { "live_shapes", op_live_shapes },
     { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "time_slots", op_time_slots }, { "selftest", op_selftest },
     { "quantize", op_quantize },
+#ifdef COOK_HAS_HEADS
+    { "rows", op_rows }, { "replay_head", op_replay_head },
+#endif
 };
 
 int main(void) {
@@ -729,6 +759,10 @@ int main(void) {
     ggml_backend_load_all();
 #endif
     llama_backend_init();
+#ifdef COOK_HAS_HEADS
+    const bool heads = find_heads();
+    if (!heads) { rows_on = NULL; }
+#endif
     for (;;) {
         char magic[4];
         uint32_t n_head;

@@ -33,6 +33,7 @@ from cook.engines.worker.messages import (
     DecodeTimes,
     Divergence,
     Generation,
+    HeadReplay,
     LiveCycles,
     ModelInfo,
     ModelLoad,
@@ -115,6 +116,7 @@ class Worker(Closing):
             threads=model.threads,
             threads_batch=model.threads_batch or model.threads,
             vocab_only=model.vocabulary_only,
+            rows=model.gives_rows or None,
             **parameters,
             overrides="\n".join(model.overrides) or None,
             tensor_split=model.tensor_split or None,
@@ -221,6 +223,35 @@ class Worker(Closing):
             divergence=Divergence(*rows) if rows is not None else None,
             rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
         )
+
+    def rows(self, text: Tokens) -> Floats32:
+        """The hidden states [tokens, size] of this target that its heads read, as one reading of
+        ``text`` in whole batches gives them (mainline)."""
+        _, got = self._request("rows", {"text": text})
+        return got["rows"].reshape(len(text), -1)
+
+    def replay_head(
+        self,
+        prompt: Tokens,
+        emitted: Tokens,
+        rows: Floats32,
+        *,
+        before: Floats32 | None = None,
+        depth: int,
+        floor: float = 0.0,
+    ) -> HeadReplay:
+        """Every draft of up to ``depth`` tokens that the loaded head begins in a reply.
+
+        ``rows`` [prompt + emitted - 1, size]: the target's hidden states. ``before``: the row that
+        the request before left in the server, None for its first. ``floor`` > 0 goes on to a
+        confidence below that, as p_min needs, and else to the first wrong token.
+        """
+        arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted, "rows": rows}
+        if before is not None:
+            arrays["before"] = before
+        head, got = self._request("replay_head", arrays, depth=depth, floor=floor or None)
+        shaped = {name: values.reshape(len(emitted), depth) for name, values in got.items()}
+        return _record(HeadReplay, head, shaped)
 
     def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> int:
         """Nanoseconds of the bare ``llama_decode`` calls of a :meth:`replay`: the same batches and

@@ -1,0 +1,166 @@
+"""Step: every draft that a head begins in the replies of a trace, with the target not in memory.
+
+One pass and short branches give all draft lengths and every p_min
+(docs/internals/scoring.md#heads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.worker.loading import head_load
+from cook.engines.worker.messages import HeadReplay
+from cook.errors import StepError
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile
+from cook.graph.cost import Cost
+from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.store import Artifact
+from cook.scoring.simulate import Positions
+from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.replay import reply_ends
+from cook.steps.target_rows import RowsStep, read_rows
+from cook.steps.trace import TRACE_FILE, Trace, read_trace
+from cook.steps.work import head_bytes, model_bytes
+
+HEAD_FILE = "head.npz"
+WAVE = 32
+"""Drafts that go on side by side."""
+CHANCE, LEAST_DRAFTS = 0.02, 200
+"""A head is broken whose drafts are right so seldom, told from so many: as if it guessed."""
+
+
+def broken_head(right: int, drafts: float) -> str | None:
+    """What is wrong with a head of whose ``drafts`` so few were ``right``, if anything is."""
+    if drafts < LEAST_DRAFTS or right > CHANCE * drafts:
+        return None
+    return (
+        f"a broken head: {right} tokens were right in {drafts:.0f} drafts, as by chance. No quant "
+        "does that to a head that works: compare with its unquantized file"
+    )
+
+
+@dataclass(frozen=True)
+class HeadReplayOutcome:
+    """``drafts`` begun, and of how many the first token is right."""
+
+    drafts: int
+    right: int
+    replay_ns: int
+
+
+@dataclass(frozen=True)
+class HeadReplayStep(Step[HeadReplayOutcome]):
+    """``draft``, a head, over ``trace`` with the target's ``rows``; artifact ``head.npz``.
+
+    ``depth``: the longest draft. ``floor`` > 0: as far as to a confidence below that, which p_min
+    needs; 0: to the first wrong token.
+    """
+
+    engine: Engine
+    name: str
+    draft: Input
+    trace: Trace
+    rows: RowsStep
+    args: ModelArgs
+    depth: int
+    floor: float = 0.0
+
+    kind: ClassVar[str] = "head-replay"
+    phase: ClassVar[str] = Phase.REPLAY
+    in_worker: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"replay head {self.name} ({self.engine.name})"
+
+    def params(self) -> Mapping[str, JsonValue]:
+        numbers = {"ubatch": self.args.ubatch, "depth": self.depth, "floor": self.floor}
+        return {**self.args.numerics(), **numbers, "wave": WAVE}
+
+    def cost(self) -> Cost | None:
+        held = model_bytes(self.draft)
+        if held is None:
+            return None
+        each, tokens = head_bytes(self.draft), self.trace.tokens
+        read = sum(self.trace.prompt_tokens()) + 2 * tokens
+        return Cost((held,), decodes=2 * tokens / WAVE, computed_bytes=read * each)
+
+    def run(self, bench: Workbench) -> HeadReplayOutcome:
+        trace, before = read_trace(bench, self.trace), None
+        arrays: dict[str, Any] = {}
+        drafts = right = spent_ns = 0
+        path, context = model_path(bench, self.draft), trace.header.context
+        load = head_load(self.engine, path, self.args, context, WAVE, self.depth)
+        with bench.workers.loaded(self.engine, load) as (worker, _):
+            for index, (reply, rows) in enumerate(
+                zip(trace, read_rows(bench, self.rows), strict=True)
+            ):
+                found = worker.replay_head(
+                    reply.prompt,
+                    reply.tokens,
+                    rows,
+                    before=before,
+                    depth=self.depth,
+                    floor=self.floor,
+                )
+                # A server clears it never: the next request begins on the last row of this one.
+                before = rows[len(reply.prompt) + reply.head.emitted - 2]
+                arrays |= {f"{index}.tokens": found.tokens, f"{index}.confidence": found.confidence}
+                ours = slice(1, reply.head.emitted)
+                drafts += reply.head.emitted - 1
+                right += int((found.tokens[ours, 0] == reply.tokens[ours]).sum())
+                spent_ns += found.replay_ns
+                bench.advance((index + 1) / len(trace))
+        if not drafts:
+            raise StepError(f"{self.label}: the trace has no token that a draft could propose")
+        np.savez(bench.directory / HEAD_FILE, allow_pickle=False, **arrays)
+        return HeadReplayOutcome(drafts, right, spent_ns)
+
+
+def head_replies(
+    step: HeadReplayStep, trace: Artifact, replay: Artifact, *, n_predict: int, context: int
+) -> Iterator[tuple[ReplyHead, Positions]]:
+    """Every reply as the simulator sees it, with its head, in the trace's order."""
+    recorded = TraceFile(trace.file(TRACE_FILE))
+    with np.load(replay.file(HEAD_FILE), allow_pickle=False) as arrays:
+        for index, reply in enumerate(recorded):
+            tokens, confidence = (arrays[f"{index}.{name}"] for name in ("tokens", "confidence"))
+            found = HeadReplay(tokens, confidence, replay_ns=0)
+            yield (
+                reply.head,
+                head_positions(
+                    recorded, reply, found, step.floor, n_predict=n_predict, context=context
+                ),
+            )
+
+
+def head_positions(
+    trace: TraceFile,
+    reply: Reply,
+    found: HeadReplay,
+    floor: float,
+    *,
+    n_predict: int,
+    context: int,
+) -> Positions:
+    """One replayed reply as the simulator sees it."""
+    depth = found.tokens.shape[1]
+    ahead = np.concatenate([reply.tokens, np.full(depth, -2)])  # which no head guesses
+    text = np.lib.stride_tricks.sliding_window_view(ahead, depth)[: len(reply.tokens)]
+    right = np.cumprod(found.tokens == text, axis=1).sum(axis=1)
+    return Positions(
+        prompt=reply.head.prompt_tokens,
+        reply=reply.head.emitted,
+        match=right > 0,
+        eog=np.isin(reply.tokens, list(reply_ends(trace, reply))),
+        rollout_floor=floor,
+        n_predict=n_predict,
+        context=context,
+        chains=(right, found.confidence),
+    )
