@@ -23,10 +23,11 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
 from cook.files import digest
+from cook.formats.heads import HeadKind, head_of
 from cook.formats.naming import shards_of
 from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
-from cook.record.record import Candidate, Record
+from cook.record.record import Candidate, Draft, Record
 from cook.report.commands import by_option, deployed
 
 MAX_KEY_BYTES = 4096
@@ -121,7 +122,7 @@ def service_of(
         settings=chosen.settings if draft is not None else None,
         ngram=chosen.ngram,
         draft_context=chosen.serving.draft_context,
-        head=chosen.serving.head,
+        head=_head_kind(record, chosen, draft) if draft is not None else None,
     )
     return Service(
         engine=found,
@@ -284,14 +285,28 @@ def _context_notes(tokens: int, scored: int, target: Path, draft: Path | None) -
         )
 
 
+def _head_kind(record: Record, candidate: Candidate, draft: Path) -> HeadKind | None:
+    """What kind of head ``draft`` is, or holds where it is the target; None for a model."""
+    from cook.formats.gguf import header_if_there
+
+    file, known = header_if_there(draft), record.draft(candidate.draft or "")
+    head = head_of(file) if file is not None else None
+    own = known is not None and _is_own_head(record, known)
+    return head.kind if head is not None and (head.alone or own) else None
+
+
+def _is_own_head(record: Record, draft: Draft) -> bool:
+    """Whether it is the head in the target's file: its size is that of its tensors."""
+    return draft.path == record.target and draft.file_bytes != record.target_bytes
+
+
 def _draft(record: Record, candidate: Candidate) -> Path | None:
     if candidate.draft is None or not candidate.key.is_file:
         return None
     draft = record.draft(candidate.draft)
     if draft is None or draft.path is None:
         raise InputError(f"the record names no file for draft {candidate.draft}", hint=_AGAIN)
-    own = candidate.serving is not None and candidate.serving.head is not None
-    if own and draft.path == record.target:
+    if _is_own_head(record, draft):
         return Path(draft.path)
     return _model("draft", draft.path, draft.file_bytes)
 

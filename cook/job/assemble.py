@@ -140,9 +140,7 @@ def _checked(
     one = replace(
         one,
         reason=_why_not_live(configuration, decision) if one.live is None else None,
-        serving=Serving(
-            live.context, live.target_args, live.draft_args, live.draft_context, live.head
-        ),
+        serving=Serving(live.context, live.target_args, live.draft_args, live.draft_context),
     )
     other, dealt = decision.dealing.on_reference.get(key), decision.dealing.dealt(key)
     if dealt is None:
@@ -263,7 +261,7 @@ def _warnings(
             for engine, reason in decision.silent.items()
         ]
     warnings += _unlike(layouts, candidates)
-    warnings += _broken_heads(candidates)
+    warnings += _broken_heads(layouts, candidates)
     warnings += _unforeseen(candidates)
     warnings += _contention(timings)
     return tuple(dict.fromkeys(warnings))
@@ -293,7 +291,7 @@ def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[
         c.engine
         for c in candidates
         if c.engine in late and c.live and c.live.drafted and c.live.draft_prompt_ms is None
-        if c.serving is None or c.serving.head is None  # which reads it with the target
+        if c.draft not in _heads(layouts)  # which read it with the target
     }
     return [
         f"{name}: the server counts the draft's reading of the prompt as decoding, and neither its "
@@ -303,12 +301,15 @@ def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[
     ]
 
 
-def _broken_heads(candidates: Sequence[Candidate]) -> list[str]:
+def _heads(layouts: Sequence[Layout]) -> set[str]:
+    return {draft.name for layout in layouts for draft in layout.drafts if draft.head is not None}
+
+
+def _broken_heads(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[str]:
     """A warning for each head of which the target accepts next to nothing at any length."""
     drafts: dict[str, list[tuple[int, float]]] = {}
     for c in candidates:
-        head = c.serving is not None and c.serving.head is not None
-        if head and c.live and c.live.drafted and c.settings and c.draft:
+        if c.draft in _heads(layouts) and c.live and c.live.drafted and c.settings and c.draft:
             count = c.live.drafted / c.settings.n_max
             drafts.setdefault(c.draft, []).append((c.live.accepted or 0, count))
     told = {n: broken_head(sum(a for a, _ in e), sum(d for _, d in e)) for n, e in drafts.items()}

@@ -12,7 +12,6 @@ from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.engines.ngram_settings import NgramSettings
-from cook.formats.heads import HeadKind
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine
@@ -83,8 +82,6 @@ class Serving:
     draft_args: ModelArgs
     draft_context: int | None = None
     """Of the draft's own; None: the target's."""
-    head: HeadKind | None = None
-    """What kind of head the draft is; None for a model. The target's own has the target's path."""
 
 
 @dataclass(frozen=True)
