@@ -60,7 +60,7 @@ itself. Raising a number is a line in the commit that says what was removed for 
 HEADS = {
     "cli": 3,
     "service": 19,
-    "job": 140,
+    "job": 160,
     "steps": 304,
     "scoring": 14,
     "recipe": 60,

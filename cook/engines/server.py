@@ -50,7 +50,7 @@ _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
     r"|failed to (?:initialize speculative|load draft)|tokens will be translated"
-    r"|MTP is not supported|no usable speculative stage)[^\n]*"
+    r"|MTP is not supported)[^\n]*"
 )
 _SIZE = re.compile(
     r"llama_(?:context|init_from_model|new_context_with_model): n_(ctx|batch|ubatch) *= (\d+)"

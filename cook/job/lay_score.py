@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from cook.documents.tree import Keys
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_halves
@@ -57,7 +58,8 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     if score is None:
         return layout
     headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
-    replayed = [d for d in drafts if d.head is None or can_replay_head(engine, d)]
+    live_only = {d.name: why for d in drafts if (why := why_live_only(engine, d)) is not None}
+    replayed = [d for d in drafts if d.name not in live_only]
     prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
     reader.files.append(prompts_file(score.prompts))
@@ -65,6 +67,8 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     warnings = [*_doubtful(rivals, drafts, engine), *_shared_device(score)]
+    if score.method == "replay":
+        warnings += [f"{name}: live only: {why}" for name, why in live_only.items()]
     forecast = None
     if score.method == "replay" and (replayed or rivals or not drafts):
         given = None
@@ -308,18 +312,36 @@ def lay_forecast(
     return replace(plan, heads=tuple(map(of_head, heads)), with_rows=with_rows)
 
 
-def can_replay_head(engine: Engine, draft: DraftPlan) -> bool:
-    """Whether the engine's library runs a head of this kind for us: one with one layer of
-    prediction, of mainline. The others run live."""
+_ROWS_OF_HEADS = b"_Z26llama_set_embeddings_nextnP13llama_contextbb"
+"""What llama.cpp's library calls the function that gives a head's input, argument types included;
+its header is not installed."""
+
+
+@cache
+def _gives_rows(engine: Engine) -> bool:
+    libraries = (path for path in engine.files if path.name.startswith("libllama"))
+    return any(_ROWS_OF_HEADS in path.read_bytes() for path in libraries)
+
+
+def why_live_only(engine: Engine, draft: DraftPlan) -> str | None:
+    """Why the head that ``draft`` is cannot be replayed; None for one that can, and for models."""
     head = draft.head
-    if head is None or head.kind is not HeadKind.MTP or len(head.blocks) > 1 or draft.after:
-        return False
+    if head is None:
+        return None
     if engine.flavour != Flavour.LLAMA_CPP:
-        return False
+        return f"heads are not replayed on {engine.flavour}"
+    if head.kind is not HeadKind.MTP or len(head.blocks) > 1:
+        layers = f" of {len(head.blocks)} layers" if head.blocks else ""
+        return f"{head.what}{layers} is not replayed"
+    if draft.after is not None:
+        return "a head behind n-grams is not replayed"
     try:
-        return "context.ctx_type" in parameter_names(locate(engine))
-    except PrerequisiteError:
-        return False
+        known = "context.ctx_type" in parameter_names(locate(engine))
+    except PrerequisiteError as error:
+        return error.message
+    if not (known and _gives_rows(engine)):
+        return f"the library of {engine.name} has no functions for heads that cook knows"
+    return None
 
 
 def forecast_plan(

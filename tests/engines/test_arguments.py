@@ -15,6 +15,7 @@ from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.formats.heads import HeadKind
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]
@@ -49,6 +50,50 @@ def test_a_context_of_the_draft_s_own_is_ik_s(standin_engine: Make, tmp_path: Pa
     mainline = standin_engine("silent", "server", flavour="llama.cpp", name="main")
     with pytest.raises(InputError, match="draft args: context cannot be set"):
         mainline.server_command(job, 1, None)
+
+
+HEADS = [
+    # kind, its own file or the target's, mainline, ik
+    (HeadKind.MTP, "t", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
+    (HeadKind.MTP, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
+    (HeadKind.DFLASH, "d", "draft-dflash", "dflash:n_max=4,n_min=0,p_min=0"),
+    (HeadKind.DSPARK, "d", "draft-dspark", "dspark:n_max=4,n_min=0,p_min=0"),
+    (HeadKind.ASSISTANT, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
+    (HeadKind.EAGLE3, "d", "draft-eagle3", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "file", "mainline", "ik"), HEADS)
+def test_a_head_is_said_by_its_kind(
+    standin_engine: Make,
+    tmp_path: Path,
+    kind: HeadKind,
+    file: str,
+    mainline: str,
+    ik: str | None,
+) -> None:
+    """The head inside of the target's file is no second model."""
+    one = (tmp_path / "t", ModelArgs(threads=2), 512, tmp_path / file, ModelArgs(threads=2))
+    job = ServerJob(*one, DraftSettings(4), head=kind)
+    for flavour, expected in (("llama.cpp", mainline), ("ik_llama.cpp", ik)):
+        if expected is None:
+            continue
+        engine = standin_engine("silent", "server", flavour=flavour, name=flavour[:2])
+        words = engine.server_command(job, 1, None)
+        assert words[words.index("--spec-type") + 1] == expected
+        files = [word for word in words if word.startswith(str(tmp_path / "d"))]
+        assert files == ([str(tmp_path / "d")] if file == "d" else [])
+        assert "--draft-params" not in words
+
+
+def test_a_head_of_ik_runs_with_the_target_s_arguments(
+    standin_engine: Make, tmp_path: Path
+) -> None:
+    engine = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
+    target, own = ModelArgs(threads=2), ModelArgs(threads=1)
+    one = (tmp_path / "t", target, 512, tmp_path / "t", own, DraftSettings(4))
+    with pytest.raises(InputError, match="draft args: threads cannot be set: a head runs with"):
+        engine.server_command(ServerJob(*one, head=HeadKind.MTP), 1, None)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
+from cook.job import lay_score
+from cook.job.prepare import prepare
 from cook.record.record import Record
 from tests.builds import build
 from tests.engines.tiny_heads import write_tiny_heads
@@ -184,6 +186,31 @@ def test_a_broken_head_is_dropped_before_it_runs(replayed: Record) -> None:
     assert all(c.live is None for c in replayed.candidates if c.draft == "zeroed")
 
 
+@pytest.mark.engine
+def test_a_build_without_the_functions_runs_heads_live(
+    folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "replay.yaml"
+    text = (
+        recipe(folder, OWN).replace("  method: live\n", "").replace("name: heads", "name: replay")
+    )
+    path.write_text(text)
+    (layout,) = prepare(path, engines=["bundled"]).layouts
+    assert layout.forecast is not None
+    assert [head.draft.name for head in layout.forecast.heads] == ["own"]
+    assert layout.warnings == ()
+    monkeypatch.setattr(lay_score, "_ROWS_OF_HEADS", b"of another time")
+    lay_score._gives_rows.cache_clear()
+    (layout,) = prepare(path, engines=["bundled"]).layouts
+    lay_score._gives_rows.cache_clear()
+    assert layout.forecast is None
+    (warning,) = layout.warnings
+    assert warning == (
+        "own: live only: the library of bundled has no functions for heads that cook knows"
+    )
+    assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]
+
+
 @pytest.mark.ik
 def test_ik_runs_the_own_head_and_no_other(
     folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
@@ -194,6 +221,14 @@ def test_ik_runs_the_own_head_and_no_other(
     assert set(own) == {1, 2, 4}
     assert own[1][1] > 0.3 * own[1][0]
     assert not any("reading of the prompt" in warning for warning in found.warnings)
+    path = folder / "ik" / "replay.yaml"
+    text = (
+        recipe(folder, OWN).replace("  method: live\n", "").replace("name: heads", "name: replay")
+    )
+    path.write_text(text)
+    (layout,) = prepare(path, engines=[engine]).layouts
+    assert layout.warnings == ("own: live only: heads are not replayed on ik_llama.cpp",)
+    assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]
     monkeypatch.setenv("COOK_HOME", str(folder / "ik"))
     path = folder / "ik" / "alone.yaml"
     path.write_text(recipe(folder, FILES.strip("\n")).replace("name: heads", "name: alone"))
