@@ -205,8 +205,8 @@ def counted(
         if draft not in drafts:
             continue
         dealing = DealStep((configuration.live,), 0, together=False)
-        executor.run([dealing])
-        live: list[PromptRun] = getattr(executor.outcomes.result(dealing), "runs", [])
+        block = executor.run([dealing]).result(dealing)
+        assert block is not None, "it ran"
         step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
         model = draft.model
         file = (
@@ -216,7 +216,7 @@ def counted(
         )
         yield (
             configuration,
-            _recount(executor, step, traced.forecast, file, live, replies, settings, exact),
+            _recount(executor, step, traced.forecast, file, block.runs, replies, settings, exact),
         )
 
 

@@ -58,13 +58,13 @@ ROOMS = {
 """Room -> the most lines of Python it may have. From the top down: a room imports only rooms below
 itself. Raising a number is a line in the commit that says what was removed for it."""
 HEADS = {
-    "cli": 3,
+    "cli": 7,
     "service": 19,
-    "job": 160,
-    "steps": 304,
+    "job": 178,
+    "steps": 314,
     "scoring": 14,
-    "recipe": 60,
-    "engines": 102,
+    "recipe": 70,
+    "engines": 110,
     "formats": 125,
 }
 """The same that draft heads add to a room; in all at most :data:`MOST_HEAD_LINES`."""

@@ -114,7 +114,8 @@ def command(
     }
 
     def build_it() -> Built:
-        from cook.job.adhoc import score_recipe
+        from cook.errors import RecipeError
+        from cook.job.adhoc import of_command_line, score_recipe
         from cook.job.prepare import prepare
         from cook.job.run import build
 
@@ -123,7 +124,10 @@ def command(
             experts=experts or (),
             unsafe_args=allow_unsafe_args,
         )
-        prepared = prepare(loaded, engines=engine or (), threads=threads, output=out)
+        try:
+            prepared = prepare(loaded, engines=engine or (), threads=threads, output=out)
+        except RecipeError as error:
+            raise error if recipe is not None else of_command_line(error, loaded.text) from None
         return build(prepared, out, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {

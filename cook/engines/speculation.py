@@ -23,14 +23,20 @@ NGRAMS = tuple(map(str, DEFAULTS[Flavour.LLAMA_CPP]))
 """Kinds without a model of mainline, for a build whose help does not list its kinds."""
 BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLAMA_CPP: "draft"}
 """What a flavour calls speculation by a draft model of its own."""
-_MTP = {HeadKind.MTP: "mtp", HeadKind.ASSISTANT: "mtp"}
-_BLOCKS = {HeadKind.DFLASH: "dflash", HeadKind.DSPARK: "dspark"}
 BY_HEAD: Mapping[str, Mapping[HeadKind, str]] = {
     Flavour.LLAMA_CPP: {
-        kind: f"draft-{name}"
-        for kind, name in {**_MTP, **_BLOCKS, HeadKind.EAGLE3: "eagle3"}.items()
+        HeadKind.MTP: "draft-mtp",
+        HeadKind.ASSISTANT: "draft-mtp",
+        HeadKind.EAGLE3: "draft-eagle3",
+        HeadKind.DFLASH: "draft-dflash",
+        HeadKind.DSPARK: "draft-dspark",
     },
-    Flavour.IK_LLAMA_CPP: {**_MTP, **_BLOCKS},
+    Flavour.IK_LLAMA_CPP: {
+        HeadKind.MTP: "mtp",
+        HeadKind.ASSISTANT: "mtp",
+        HeadKind.DFLASH: "dflash",
+        HeadKind.DSPARK: "dspark",
+    },
 }
 """The same by a head of each kind, as far as the flavour has it."""
 

@@ -59,16 +59,6 @@ def no_model(file: GgufFile) -> NoModel | None:
     return None
 
 
-def head_is_absent(file: GgufFile) -> int | None:
-    """How many head layers the header counts where the file has none of their tensors."""
-    try:
-        count = file.integer(f"{file.architecture}.nextn_predict_layers")
-    except InputError:
-        return None
-    has_one = any(".nextn." in tensor.name for tensor in file.tensors)
-    return count if count and not has_one else None
-
-
 def _string(file: GgufFile, key: str) -> str | None:
     value = file.metadata.get(key)
     return value if isinstance(value, str) else None

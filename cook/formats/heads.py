@@ -87,14 +87,19 @@ def head_of(file: GgufFile) -> Head | None:
     return Head(HeadKind.MTP, not any(name.startswith("blk.0.") for name in names), blocks)
 
 
+def head_is_absent(file: GgufFile) -> int | None:
+    """How many head layers the header counts where the file has none of their tensors."""
+    count = _number(file, "nextn_predict_layers")
+    return count if count and not any(".nextn." in t.name for t in file.tensors) else None
+
+
 def misfit(own: GgufFile, target: GgufFile, flavour: str) -> str | None:
     """Why the head in ``own`` cannot draft for ``target`` on ``flavour``, as far as headers tell;
     None where it can. ``own`` may be the target itself: then its own head is meant."""
     head, inside = head_of(own), own.path == target.path
     if head is None:
-        counted = _number(own, "nextn_predict_layers")
-        if counted:
-            return f"its header counts {counted} of them, and it has no tensor of any"
+        if counted := head_is_absent(own):
+            return f"its header counts {counted} layers of one, and it has no tensor of them"
         return "it has no block with `nextn` tensors"
     ours, theirs = _text(own), _text(target)
     if flavour == Flavour.IK_LLAMA_CPP and head.kind is HeadKind.EAGLE3:

@@ -57,9 +57,17 @@ def score_recipe(
     }
     try:
         return parse_recipe(json.dumps(document, indent=1), Path.cwd() / "score.yaml")
-    except RecipeError as error:  # its places are in a recipe that the user did not write
-        first = error.problems[0]
-        raise InputError(f"these options: {first.message}", hint=first.hint) from None
+    except RecipeError as error:
+        raise of_command_line(error) from None
+
+
+def of_command_line(error: RecipeError, text: str = "") -> InputError:
+    """The first fault of a recipe that the user did not write, and whose places he does not know:
+    at what he wrote in that line of its ``text``."""
+    first = error.problems[0]
+    line = text.splitlines()[first.line - 1] if text else ""
+    words = line.partition(": ")[2].strip(' ",') or "these options"
+    return InputError(f"{words}: {first.message}", hint=first.hint)
 
 
 def _override(

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist, fmean
@@ -287,11 +288,12 @@ def _unlike(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[
         for layout in layouts
         if RULES[PROFILES[layout.engine.flavour]].reads_late
     }
+    heads = _heads(layouts)
     unlike = {
         c.engine
         for c in candidates
         if c.engine in late and c.live and c.live.drafted and c.live.draft_prompt_ms is None
-        if c.draft not in _heads(layouts)  # which read it with the target
+        if c.draft not in heads  # which read it with the target
     }
     return [
         f"{name}: the server counts the draft's reading of the prompt as decoding, and neither its "
@@ -307,13 +309,13 @@ def _heads(layouts: Sequence[Layout]) -> set[str]:
 
 def _broken_heads(layouts: Sequence[Layout], candidates: Sequence[Candidate]) -> list[str]:
     """A warning for each head of which the target accepts next to nothing at any length."""
-    drafts: dict[str, list[tuple[int, float]]] = {}
+    heads, right, drafts = _heads(layouts), Counter[str](), Counter[str]()
     for c in candidates:
-        if c.draft in _heads(layouts) and c.live and c.live.drafted and c.settings and c.draft:
-            count = c.live.drafted / c.settings.n_max
-            drafts.setdefault(c.draft, []).append((c.live.accepted or 0, count))
-    told = {n: broken_head(sum(a for a, _ in e), sum(d for _, d in e)) for n, e in drafts.items()}
-    return [f"{name}: {what}" for name, what in told.items() if what is not None]
+        if c.draft in heads and c.live and c.live.drafted and c.settings:
+            right[c.draft] += c.live.accepted or 0
+            drafts[c.draft] += c.live.drafted // c.settings.n_max
+    found = {name: broken_head(right[name], count) for name, count in drafts.items()}
+    return [f"{name}: {what}" for name, what in found.items() if what is not None]
 
 
 LEAST_RATIO = 0.75

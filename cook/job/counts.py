@@ -35,7 +35,7 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
         forecaster = Forecaster(plan, outcomes)
         settings = DraftSettings(_length(plan))
         digests: dict[str, str] = {}
-        for draft in plan.drafts:
+        for draft in plan.every:
             texts = forecaster.texts(draft)
             if not texts or draft.draft.after is not None:
                 continue

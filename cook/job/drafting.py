@@ -152,7 +152,8 @@ class DraftLayout:
         score = self.recipe.score
         if score is None or not score.draft.context or self.engine.flavour == LLAMA_CPP:
             return tuple(plans)
-        return tuple(
+        heads = [plan for plan in plans if plan.head is not None]  # in the target's context
+        models = (
             replace(
                 plan,
                 name=named + self.suffix,
@@ -160,9 +161,11 @@ class DraftLayout:
                 memory=replace(plan.memory, name=named, context=context) if plan.memory else None,
             )
             for plan in plans
+            if plan.head is None
             for context in score.draft.context
             for named in (f"{plan.name.removesuffix(self.suffix)} context={context}",)
         )
+        return (*models, *heads)
 
     def _draft(
         self,

@@ -124,7 +124,7 @@ def draft_speed(
     """The speed, or None and why there is none; the first KV cache type stands for all."""
     if layout.forecast is None:
         return None, "not timed alone: scored by live runs only"
-    timed = next((d for d in layout.forecast.drafts if d.draft.name == plan.name), None)
+    timed = next((d for d in layout.forecast.every if d.draft.name == plan.name), None)
     if timed is None:
         return None, "not timed alone"
     curve = outcomes.result(timed.curve) if timed.curve is not None else None

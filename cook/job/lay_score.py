@@ -93,10 +93,10 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
             others = score.sampling.chains[1:]
             chains = tuple(replace(deployed, sampling=chain) for chain in others)
             forecast = replace(forecast, chains=chains)
-    told = {head.draft.name for head in forecast.heads} if forecast is not None else set()
+    forecast_of = {one.draft.name for one in forecast.every} if forecast is not None else set()
     baseline, *grid = lay_candidates(
         *(engine, score, target.source, prompts, drafts),
-        told=told,
+        forecast_of=forecast_of,
         rivals=rivals,
         suffix=suffix,
         chat=has_template(target.file),
@@ -190,15 +190,15 @@ def lay_candidates(
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     *,
-    told: Collection[str] = (),
+    forecast_of: Collection[str] = (),
     rivals: Sequence[Rival] = (),
     suffix: str = "",
     chat: bool,
 ) -> list[Configuration]:
     """The servers of no draft, of every draft with every setting, and of every rival, each with all
     prompts; all drafts at one setting before the next setting, so that a budget that ends early has
-    still seen every draft. ``told``: heads of which there is a forecast, of others few lengths are
-    tried. ``chat``: prompts are rendered by the target's own template."""
+    still seen every draft. Heads that are not among those in ``forecast_of`` (names) are tried at
+    few lengths. ``chat``: prompts are rendered by the target's own template."""
     alone = score.baseline.args if score.baseline is not None else score.target.args
 
     def candidate(name: str, key: CandidateKey, draft: DraftPlan | None = None) -> Configuration:
@@ -224,25 +224,26 @@ def lay_candidates(
         return Configuration(key, draft, live)
 
     cache_types = score.draft.cache_types
+    live_heads = [d for d in drafts if d.head is not None and d.name not in forecast_of]
+    others = [draft for draft in drafts if draft not in live_heads]
+    of_heads: Sequence[str | None] = cache_types
+    if engine.flavour != Flavour.LLAMA_CPP and "cache_types" not in score.draft.model_fields_set:
+        of_heads = (None,)  # the target's
     return [
         candidate(NO_DRAFT + suffix, CandidateKey(engine.name)),
         *(
             candidate(
-                config_name(draft.name, setting, cache_type if len(cache_types) > 1 else None),
+                config_name(draft.name, setting, cache_type if len(kinds) > 1 else None),
                 draft.key(engine, setting, cache_type),
                 draft,
             )
-            for cache_type in cache_types
-            for setting in settings_on(engine.flavour, score)
-            for draft in drafts
-            if draft.head is None
-        ),
-        *(
-            candidate(config_name(draft.name, one, None), draft.key(engine, one, None), draft)
-            for scored in ("head", score.method)
-            for one in score.draft.settings(scored)
-            for draft in drafts
-            if draft.head is not None and (draft.name in told) == (scored != "head")
+            for share, asked, kinds in (
+                (others, settings_on(engine.flavour, score), cache_types),
+                (live_heads, score.draft.settings("head"), of_heads),
+            )
+            for cache_type in kinds
+            for setting in asked
+            for draft in share
         ),
         *(candidate(rival.name, rival.key(engine)) for rival in rivals),
     ]
@@ -296,20 +297,23 @@ def lay_forecast(
     heads = [draft for draft in drafts if draft.head is not None]
     if not heads:
         return plan
-    args = engine.as_draft(_draft_args(score, None), target_args, score.context)
     rows = RowsStep(engine, target, target_args, trace)
     lengths = [one.n_max for one in plan.settings]
     floor = min((one.p_min for one in plan.settings if one.p_min), default=0.0)
     widths, outputs = widths_for(lengths), rows_for(engine, target_args, lengths)
 
-    def of_head(draft: DraftPlan) -> HeadForecast:
-        model = (engine, draft.name, draft.model, trace)
+    def of_head(draft: DraftPlan, kind: str | None) -> HeadForecast:
+        args = engine.as_draft(_draft_args(score, kind), target_args, score.context)
+        label = f"{draft.name} kv={kind}" if len(score.draft.cache_types) > 1 else draft.name
+        model = (engine, label, draft.model, trace)
         replay = HeadReplayStep(*model, rows, args, max(lengths), floor)
-        return HeadForecast(draft, replay, CurveStep(*model, args, False, widths, head=True))
+        curve = CurveStep(*model, args, False, widths, head=True)
+        return HeadForecast(draft, kind, replay, curve)
 
     timed = (engine, "target with a head", target, trace, target_args, True, widths)
     with_rows = CurveStep(*timed, rows=outputs, gives_rows=True)
-    return replace(plan, heads=tuple(map(of_head, heads)), with_rows=with_rows)
+    found = tuple(of_head(draft, kind) for draft in heads for kind in score.draft.cache_types)
+    return replace(plan, heads=found, with_rows=with_rows)
 
 
 _ROWS_OF_HEADS = b"_Z26llama_set_embeddings_nextnP13llama_contextbb"

@@ -71,8 +71,8 @@ class DraftPlan:
     output: str | None = None
     """Type that the output head of a ready file is to have; None: as it came."""
     head: Head | None = None
-    """Of a draft that drafts from the target's hidden states.
-    ``model`` is the target where its own file holds it."""
+    """Of a draft that drafts from the target's hidden states; ``model`` is the target where its own
+    file holds it."""
 
     @property
     def making_step(self) -> Step[Any] | None:
@@ -254,12 +254,12 @@ class DraftForecast:
 
 @dataclass(frozen=True)
 class HeadForecast:
-    """The same of a head, which runs with one KV cache type."""
+    """The same of a head."""
 
     draft: DraftPlan
+    cache_type: str | None
     replay: HeadReplayStep
     curve: CurveStep
-    cache_type: None = None
 
 
 @dataclass(frozen=True)
@@ -347,5 +347,5 @@ class ForecastPlan:
 
     def name(self, draft: DraftForecast | HeadForecast, settings: DraftSettings) -> str:
         """The candidate's name for people, as in the live score."""
-        several = len({d.cache_type for d in self.drafts}) > 1
+        several = len({d.cache_type for d in self.every}) > 1
         return config_name(draft.draft.name, settings, draft.cache_type if several else None)

@@ -273,7 +273,7 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
 
     PrerequisiteError for an argument that they cannot follow, before anything runs.
     """
-    models = [("draft", draft.replay.args) for draft in forecast.drafts]
+    models = [("draft", draft.replay.args) for draft in forecast.every]
     if forecast.verify is not None:
         models.insert(0, ("target", forecast.verify.args))
     try:

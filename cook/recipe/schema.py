@@ -512,15 +512,6 @@ class DraftFileSpec(Spec):
         """What is tried of it: the whole of it alone, or what its lists say."""
         return reductions(self.experts, self.prune_layers)
 
-    @model_validator(mode="after")
-    def _head_is_whole(self) -> DraftFileSpec:
-        if self.source == OWN_HEAD and (self.experts or self.prune_layers or self.output):
-            raise fault(
-                "the target's own head is taken as it is, without `experts`, `prune_layers` and "
-                "`output`"
-            )
-        return self
-
 
 PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
 """The prompt sets that ship with cook."""
@@ -760,7 +751,7 @@ class DraftSpec(Spec):
     the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; llama.cpp
     gives it the target's whatever is said). What a draft forgets by it no replay tells, so that
     prompt, `max_tokens` and draft must fit in it; `method: live` measures one that is shorter.
-    Absent: the target's."""
+    Absent: the target's, which a head has in any case."""
     after: Rivals = ()
     """N-gram methods that draft first, each as in `rivals`, so that the draft drafts only where
     they have nothing: candidates next to the draft alone, such as `IQ1_KT after ngram-mod`.

@@ -18,8 +18,8 @@ from cook.documents.places import Locations
 from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
-from cook.formats.file_kind import head_is_absent, no_model
-from cook.formats.heads import head_of, misfit
+from cook.formats.file_kind import no_model
+from cook.formats.heads import head_is_absent, head_of, misfit
 from cook.formats.kv_cache import cache_size
 from cook.formats.quant_types import Flavour
 from cook.recipe.sources import OWN_HEAD
@@ -60,6 +60,7 @@ def trap_problems(
     """Every trap of ``recipe`` on ``flavour``, each with its place and its mend."""
     heads = _heads(recipe, headers)
     yield from _files(locations, {k: v for k, v in headers.items() if k not in heads}, flavour)
+    yield from _changed(recipe, locations, heads)
     if TARGET in headers:
         yield from _misfits(locations, headers[TARGET], heads, flavour)
     if recipe.score is None:
@@ -135,19 +136,36 @@ def _heads(recipe: Recipe, headers: Mapping[Keys, GgufFile]) -> Mapping[Keys, Gg
     return found
 
 
+def _changed(
+    recipe: Recipe, locations: Locations, heads: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """Heads that a recipe would have in other shapes: they are taken as they are."""
+    for index, draft in enumerate(recipe.drafts):
+        for key in ("experts", "prune_layers", "output"):
+            if ("drafts", index, "source") in heads and getattr(draft, key):
+                yield locations.at("drafts", index, key).problem(
+                    f"{draft.name} is a head, which is taken as it is: `{key}` is of models",
+                    hint=f"leave `{key}` out, and name a file of each quant of the head",
+                )
+
+
 def _misfits(
     locations: Locations, target: GgufFile, heads: Mapping[Keys, GgufFile], flavour: str
 ) -> Iterator[Problem]:
     """Heads that cannot draft for ``target``: the engines abort, or crash."""
     for place, file in heads.items():
-        if (reason := misfit(file, target, flavour)) is not None:
-            head = head_of(file)
-            what = head.what if head is not None else "a head"
-            yield locations.at(*place).problem(
-                f"{what} of {file.path.name} cannot draft for {target.path.name}: {reason}",
-                hint="a head drafts for the model that it was trained with: name the target that "
-                "it belongs to, or leave it out",
-            )
+        if (reason := misfit(file, target, flavour)) is None:
+            continue
+        if (head := head_of(file)) is None:
+            message = f"{target.path.name} holds no head: {reason}"
+        else:
+            what = f"{head.what} of {file.path.name}"
+            message = f"{what} cannot draft for {target.path.name}: {reason}"
+        yield locations.at(*place).problem(
+            message,
+            hint="a head drafts for the model that it was trained with: name the target that it "
+            "belongs to, or leave it out",
+        )
 
 
 def _files(

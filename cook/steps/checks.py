@@ -106,7 +106,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     kind: ClassVar[str] = "selfcheck"
     phase: ClassVar[str] = Phase.CHECKS
     version: ClassVar[int] = 4
-    """2: ik's text tokenized again. 3: of what was dealt."""
+    """2: ik's text tokenized again. 3: of what was dealt. 4: whole prompts in whole batches."""
     in_worker: ClassVar[bool] = True
 
     @property

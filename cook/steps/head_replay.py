@@ -35,12 +35,12 @@ CHANCE, LEAST_DRAFTS = 0.02, 200
 """A head is broken whose drafts are right so seldom, told from so many: as if it guessed."""
 
 
-def broken_head(right: int, drafts: float) -> str | None:
+def broken_head(right: int, drafts: int) -> str | None:
     """What is wrong with a head of whose ``drafts`` so few were ``right``, if anything is."""
     if drafts < LEAST_DRAFTS or right > CHANCE * drafts:
         return None
     return (
-        f"a broken head: {right} tokens were right in {drafts:.0f} drafts, as by chance. No quant "
+        f"a broken head: {right} tokens were right in {drafts} drafts, as by chance. No quant "
         "does that to a head that works: compare with its unquantized file"
     )
 

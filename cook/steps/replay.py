@@ -89,6 +89,7 @@ class ReplayStep(Step[ReplayOutcome]):
     @property
     def label(self) -> str:
         shape = f" in batches of {self.width}" if self.width else ""
+        shape = " token by token" if self.width == 1 else shape
         share = f" over {len(self.prompts)} prompts" if self.prompts is not None else ""
         return f"replay {self.name}{share}{shape} ({self.engine.name})"
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
+from zipfile import ZipFile
 
 import numpy as np
-import numpy.typing as npt
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.errors import StepError
 from cook.formats.arrays import Floats32
+from cook.formats.gguf import header_if_there
 from cook.graph.cost import Cost
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.steps.made_model import model_path
@@ -22,7 +23,7 @@ from cook.steps.work import computed_bytes, model_bytes
 from cook.units import size
 
 ROWS_FILE = "rows.npz"
-MOST_BYTES = 8 << 30
+ROW_BYTES, MOST_BYTES = 2, 8 << 30
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class RowsOutcome:
 
 @dataclass(frozen=True)
 class RowsStep(Step[RowsOutcome]):
-    """Reads the replies of ``trace`` once more with ``target``, in whole batches, and keeps a row a
-    token in f16; artifact ``rows.npz``, an array a reply. StepError beyond :data:`MOST_BYTES`, and
-    for an engine that gives none."""
+    """Reads the replies of ``trace`` once more with ``target``, and keeps a row a token in f16;
+    artifact ``rows.npz``, an array a reply. StepError beyond :data:`MOST_BYTES`, and for an engine
+    that gives none."""
 
     engine: Engine
     target: Source
@@ -62,28 +63,36 @@ class RowsStep(Step[RowsOutcome]):
         tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens
         return Cost((held,), computed_bytes=tokens * computed_bytes(self.target))
 
+    def predicted_bytes(self) -> int | None:
+        file = header_if_there(self.target.path)
+        width = file.integer(f"{file.architecture}.embedding_length") if file is not None else None
+        tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens
+        return round(ROW_BYTES * tokens * width) if width else None
+
     def run(self, bench: Workbench) -> RowsOutcome:
-        trace = read_trace(bench, self.trace)
-        arrays: dict[str, npt.NDArray[np.float16]] = {}
-        tokens = width = held = 0
-        load = model_load(
-            self.engine, model_path(bench, self.target), self.args, trace.header.context
-        )
-        with bench.workers.loaded(self.engine, load) as (worker, _):
+        trace, done = read_trace(bench, self.trace), 0
+        tokens = sum(head.prompt_tokens + head.tokens - 1 for head in trace.heads)
+        path, context = model_path(bench, self.target), trace.header.context
+        load = model_load(self.engine, path, self.args, context)
+        with (
+            bench.workers.loaded(self.engine, load) as (worker, _),
+            ZipFile(bench.directory / ROWS_FILE, "w") as file,  # as np.savez, an array at a time
+        ):
             for index, reply in enumerate(trace):
-                found = worker.rows(np.concatenate([reply.prompt, reply.tokens[:-1]]))
-                rows = found.astype(np.float16)
-                if not np.isfinite(rows).all():
-                    raise StepError(f"{self.label}: they hold numbers beyond f16")
-                arrays[str(index)] = rows
-                held, width, tokens = held + rows.nbytes, rows.shape[1], tokens + len(rows)
-                if held > MOST_BYTES:
+                rows = worker.rows(reply.prompt, reply.tokens).astype(np.float16)
+                width = rows.shape[1]
+                if (needed := ROW_BYTES * tokens * width) > MOST_BYTES:
                     raise StepError(
-                        f"{self.label}: more than {size(MOST_BYTES)} for these prompts",
+                        f"{self.label}: {size(needed)} for these prompts, and at most "
+                        f"{size(MOST_BYTES)} are kept",
                         hint="fewer prompts (`score.limit`), or `score: {method: live}`",
                     )
-                bench.advance((index + 1) / len(trace))
-        np.savez(bench.directory / ROWS_FILE, allow_pickle=False, **arrays)
+                if not np.isfinite(rows).all():
+                    raise StepError(f"{self.label}: they hold numbers beyond f16")
+                with file.open(f"{index}.npy", "w", force_zip64=True) as array:
+                    np.lib.format.write_array(array, rows, allow_pickle=False)
+                done += len(rows)
+                bench.advance(done / tokens)
         return RowsOutcome(tokens, width)
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-VOCAB, WIDTH, HEADS, KV_HEADS, HEAD, FFN, EXPERTS = 320, 256, 4, 2, 64, 256, 8
+from tests.engines.tiny_model import VOCAB, add_vocabulary
+
+WIDTH, HEADS, KV_HEADS, HEAD, FFN, EXPERTS = 256, 4, 2, 64, 256, 8
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
@@ -105,20 +107,7 @@ def _write(path: Path, top: Arrays, blocks: dict[int, Arrays], of_blocks: str = 
     writer.add_expert_weights_norm(True)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_vocab_size(VOCAB)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    tokens = [b"<unk>", b"<s>", b"</s>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
-    tokens += [f"a{i}".encode() for i in range(VOCAB - len(tokens))]
-    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
-    types += [gguf.TokenType.BYTE] * 256
-    types += [gguf.TokenType.NORMAL] * (VOCAB - len(types))
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * VOCAB)
-    writer.add_token_types(types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
+    add_vocabulary(writer)
     named = {f"blk.{n}.{name}": a for n, block in blocks.items() for name, a in block.items()}
     for name, array in (top | named).items():
         if array.ndim == 1 or "norm" in name or "ffn_gate_inp" in name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,20 +37,7 @@ def write_tiny_model(
     writer.add_rope_dimension_count(width // 4)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(VOCAB)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    tokens = [b"<unk>", b"<s>", b"</s>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
-    tokens += [f"{vocabulary}{i}".encode() for i in range(VOCAB - len(tokens))]
-    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
-    types += [gguf.TokenType.BYTE] * 256
-    types += [gguf.TokenType.NORMAL] * (VOCAB - len(types))
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * VOCAB)
-    writer.add_token_types(types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
+    add_vocabulary(writer, vocabulary)
     if template is not None:
         writer.add_chat_template(template)
 
@@ -76,3 +64,23 @@ def write_tiny_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def add_vocabulary(writer: Any, vocabulary: str = "a") -> None:
+    """Three control tokens, the bytes, and words that no text is made of."""
+    import gguf
+
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    tokens = [b"<unk>", b"<s>", b"</s>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
+    tokens += [f"{vocabulary}{i}".encode() for i in range(VOCAB - len(tokens))]
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    types += [gguf.TokenType.BYTE] * 256
+    types += [gguf.TokenType.NORMAL] * (VOCAB - len(types))
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * VOCAB)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(True)

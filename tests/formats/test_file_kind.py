@@ -9,9 +9,10 @@ import pytest
 
 from cook.cli.main import main
 from cook.errors import InputError
-from cook.formats.file_kind import head_is_absent, no_model
+from cook.formats.file_kind import no_model
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_writer import encode, encode_header, tensor_of
+from cook.formats.heads import head_is_absent
 from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
 from cook.recipe.load import load_recipe
@@ -139,5 +140,9 @@ def test_every_command_says_so_before_the_target_runs(
     words = ["trace", "--target", "d.gguf", "-o", "t.trace"] if command == ["trace"] else command
     assert main(words) == 2
     said = "this is {}, no model" if command == ["trace"] else "{} of d.gguf cannot draft for "
-    assert said.format(what) in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert said.format(what) in printed
+    if command[0] == "score":  # nobody wrote a recipe: the file is the place
+        assert f"error: {tmp_path / 'd.gguf'}: " in printed
+        assert "score.yaml" not in printed
     assert not (tmp_path / "home" / "logs").exists()

@@ -115,7 +115,7 @@ def test_the_head_inside_of_the_target(tmp_path: Path, flavour: str) -> None:
     assert misfit(whole, whole, flavour) is None
     trunk = read_gguf(write(tmp_path / "trunk.gguf", TARGET, *TRUNK))
     assert misfit(trunk, trunk, flavour) == (
-        "its header counts 1 of them, and it has no tensor of any"
+        "its header counts 1 layers of one, and it has no tensor of them"
     )
     plain = read_gguf(write(tmp_path / "plain.gguf", LLAMA, *TRUNK))
     assert misfit(plain, plain, flavour) == "it has no block with `nextn` tensors"

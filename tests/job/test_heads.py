@@ -53,6 +53,13 @@ def recipe(folder: Path, drafts: str) -> str:
     return RECIPE.replace("DRAFTS", drafts).replace("FOLDER", str(folder))
 
 
+def by_replay(folder: Path, drafts: str, name: str, draft: str = "") -> str:
+    """The same by replay, as ``name``, with more in `score.draft`."""
+    text = recipe(folder, drafts).replace("  method: live\n", "")
+    text = text.replace("name: heads", f"name: {name}")
+    return text.replace("draft: {args", "draft: {" + draft + "args")
+
+
 @pytest.fixture(scope="module")
 def record(folder: Path, bundled: Any) -> Record:
     return build(folder / "home", "heads", recipe(folder, OWN + FILES), "--engine", "bundled")
@@ -127,14 +134,13 @@ def test_the_command_line_takes_heads(
     assert "head n_max=2" in printed
     assert "head-q8_0 n_max=2" in printed
     assert main(["score", "--target", str(folder / "trunk.gguf"), "target", *common]) == 2
-    assert "its header counts 1 of them, and it has no tensor" in capsys.readouterr().err
+    assert "trunk.gguf holds no head: its header counts 1 layers of one" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
 def replayed(folder: Path, bundled: Any) -> Record:
     """The same by replay, with p_min, and every head but the broken one run live."""
-    text = recipe(folder, OWN + FILES).replace("  method: live\n", "")
-    text = text.replace("draft: {args", "draft: {n_max: [1, 2, 4], p_min: [0, 0.3], args")
+    text = by_replay(folder, OWN + FILES, "heads", "n_max: [1, 2, 4], p_min: [0, 0.3], ")
     text = text.replace("minutes: 5", "minutes: 0.2")
     return build(folder / "replayed", "heads", text, "--engine", "bundled")
 
@@ -191,10 +197,7 @@ def test_a_build_without_the_functions_runs_heads_live(
     folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "replay.yaml"
-    text = (
-        recipe(folder, OWN).replace("  method: live\n", "").replace("name: heads", "name: replay")
-    )
-    path.write_text(text)
+    path.write_text(by_replay(folder, OWN, "replay"))
     (layout,) = prepare(path, engines=["bundled"]).layouts
     assert layout.forecast is not None
     assert [head.draft.name for head in layout.forecast.heads] == ["own"]
@@ -211,6 +214,27 @@ def test_a_build_without_the_functions_runs_heads_live(
     assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]
 
 
+@pytest.mark.engine
+def test_what_is_of_models_is_not_asked_of_heads(
+    folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(folder / "shapes"))
+    path = folder / "shapes.yaml"
+    drafts = OWN.replace("}", ", experts: 4}") + FILES.split("\n")[1].join("\n\n").rstrip("\n")
+    path.write_text(recipe(folder, drafts.replace("head.gguf}", "head.gguf, output: q4_0}")))
+    assert main(["plan", str(path)]) == 2
+    printed = capsys.readouterr().err
+    assert "own is a head, which is taken as it is: `experts` is of models" in printed
+    assert "alone is a head, which is taken as it is: `output` is of models" in printed
+    # KV cache types are of heads as well.
+    path.write_text(by_replay(folder, OWN, "shapes", "n_max: 2, cache_types: [f16, q8_0], "))
+    (layout,) = prepare(path, engines=["bundled"]).layouts
+    kinds = [one.live.draft_args.cache_type_k for one in layout.grid]
+    assert kinds == ["f16", "q8_0"]
+    assert [one.name for one in layout.grid] == ["own n_max=2 kv=f16", "own n_max=2 kv=q8_0"]
+    assert [head.cache_type for head in layout.forecast.heads] == ["f16", "q8_0"]
+
+
 @pytest.mark.ik
 def test_ik_runs_the_own_head_and_no_other(
     folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
@@ -222,10 +246,7 @@ def test_ik_runs_the_own_head_and_no_other(
     assert own[1][1] > 0.3 * own[1][0]
     assert not any("reading of the prompt" in warning for warning in found.warnings)
     path = folder / "ik" / "replay.yaml"
-    text = (
-        recipe(folder, OWN).replace("  method: live\n", "").replace("name: heads", "name: replay")
-    )
-    path.write_text(text)
+    path.write_text(by_replay(folder, OWN, "replay"))
     (layout,) = prepare(path, engines=[engine]).layouts
     assert layout.warnings == ("own: live only: heads are not replayed on ik_llama.cpp",)
     assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]

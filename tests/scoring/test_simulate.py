@@ -190,36 +190,36 @@ def make_case(seed: int, length: int, skill: float, ends: bool, extra: int) -> C
     return Case(prompt, tuple(text), skill, seed)
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    profile=st.sampled_from(list(EMULATORS)),
-    seed=st.integers(0, 10**6),
-    length=st.integers(1, 40),
-    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]),
-    ends=st.booleans(),
-    n_max=st.integers(1, 12),
-    n_min=st.integers(0, 5),
-    p_min=st.sampled_from([0.0, 0.0, 0.3, 0.6, 0.9, 1.0]),
-    slack=st.integers(0, 6),
-)
-def test_equals_the_emulated_server(
-    profile: Profile,
-    seed: int,
-    length: int,
-    skill: float,
-    ends: bool,
-    n_max: int,
-    n_min: int,
-    p_min: float,
-    slack: int,
-) -> None:
-    case = make_case(seed, length, skill, ends, extra=n_max + 1)
+Request = tuple[Case, DraftSettings, int, int]
+"""A text, and what is asked of its server: settings, n_predict and context."""
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    length, ends, slack = draw(st.integers(1, 40)), draw(st.booleans()), draw(st.integers(0, 6))
+    n_max, n_min = draw(st.integers(1, 12)), draw(st.integers(0, 5))
+    p_min = draw(st.sampled_from([0.0, 0.0, 0.3, 0.6, 0.9, 1.0]))
+    skill = draw(st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]))
+    case = make_case(draw(st.integers(0, 10**6)), length, skill, ends, extra=n_max + 1)
     # either the limit ends the reply, or (with an end of generation) the context is what binds
     n_predict = length + (slack * 3 if ends else 0)
-    context = len(case.prompt) + length + 1 + slack
-    setting = DraftSettings(n_max, n_min, p_min)
+    return (
+        case,
+        DraftSettings(n_max, n_min, p_min),
+        n_predict,
+        len(case.prompt) + length + 1 + slack,
+    )
+
+
+REQUESTS = requests()
+
+
+@settings(max_examples=400, deadline=None)
+@given(profile=st.sampled_from(list(EMULATORS)), asked=REQUESTS)
+def test_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
+    case, setting, n_predict, context = asked
     expected = EMULATORS[profile](case, setting, n_predict, context)
-    got = simulate(positions(case, n_predict, context, n_max), setting, profile)
+    got = simulate(positions(case, n_predict, context, setting.n_max), setting, profile)
     drafted = got.length > 0
     assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
     assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
@@ -285,30 +285,10 @@ def chains(case: Case, n_predict: int, context: int, depth: int, floor: float) -
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    length=st.integers(1, 40),
-    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95]),
-    ends=st.booleans(),
-    n_max=st.integers(1, 12),
-    n_min=st.integers(0, 3),
-    p_min=st.sampled_from([0.0, 0.0, 0.3, 0.6, 0.9]),
-    slack=st.integers(0, 6),
-)
-def test_a_head_equals_the_emulated_server(
-    seed: int,
-    length: int,
-    skill: float,
-    ends: bool,
-    n_max: int,
-    n_min: int,
-    p_min: float,
-    slack: int,
-) -> None:
-    case = make_case(seed, length, skill, ends, extra=n_max + 1)
-    n_predict = length + (slack * 3 if ends else 0)
-    context = len(case.prompt) + length + 1 + slack
-    setting = DraftSettings(n_max, n_min, p_min)
+@given(asked=REQUESTS)
+def test_a_head_equals_the_emulated_server(asked: Request) -> None:
+    case, setting, n_predict, context = asked
+    n_max, p_min = setting.n_max, setting.p_min
     expected = mainline_head(case, setting, n_predict, context)
     for floor in {p_min, 0.3 if p_min >= 0.3 else p_min}:  # a lower floor serves a higher p_min
         found = chains(case, n_predict, context, n_max, floor)

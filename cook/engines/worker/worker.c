@@ -85,6 +85,9 @@ static struct llama_batch batch;
 static bool telling;  // while a model loads, all that the library says goes to the log
 static int32_t n_vocab, n_ctx, n_batch, n_ubatch;
 static bool offloads;  // has layers on a GPU
+
+// Tokens of a reply that are read at once: on a processor as many as are computed like a server's few.
+static int32_t reply_rows(void) { return offloads || n_ubatch < FEW_ROWS ? n_ubatch : FEW_ROWS; }
 static placement placed;  // the model keeps pointers into it
 static char * weights;  // what the client calls the model as it lies in memory; its context may be another's
 
@@ -391,7 +394,7 @@ static void op_replay(void) {
     if (total > n_ctx) { fail("%d tokens do not fit the context of %d", total, n_ctx); }
     if (n_ref != n_ref_ids || (n_ref && n_ref % n)) { fail("reference arrays do not match %d positions", n); }
     const int32_t k_ref = n_ref / n;
-    const int32_t width = integer("width", offloads || n_ubatch < FEW_ROWS ? n_ubatch : FEW_ROWS, 1, n_ubatch);
+    const int32_t width = integer("width", reply_rows(), 1, n_ubatch);
     const int32_t top = integer("top", 0, 0, TOP_MAX);
     const int32_t steps = integer("rollout_steps", 0, 0, 256);
     const float stop_below = (float) number("rollout_stop_below", 0.0);
@@ -760,8 +763,7 @@ int main(void) {
 #endif
     llama_backend_init();
 #ifdef COOK_HAS_HEADS
-    const bool heads = find_heads();
-    if (!heads) { rows_on = NULL; }
+    find_heads();
 #endif
     for (;;) {
         char magic[4];

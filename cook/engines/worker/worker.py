@@ -224,10 +224,11 @@ class Worker(Closing):
             rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
         )
 
-    def rows(self, text: Tokens) -> Floats32:
-        """The hidden states [tokens, size] of this target that its heads read, as one reading of
-        ``text`` in whole batches gives them (mainline)."""
-        _, got = self._request("rows", {"text": text})
+    def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
+        """The hidden states [prompt + emitted - 1, size] of this target that its heads read, as
+        :meth:`replay` reads the two (mainline)."""
+        text = [*prompt, *emitted[:-1]]
+        _, got = self._request("rows", {"text": text}, prompt=len(prompt))
         return got["rows"].reshape(len(text), -1)
 
     def replay_head(

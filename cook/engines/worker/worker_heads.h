@@ -16,11 +16,11 @@ static struct llama_batch_ext * ext;  // of a head's context; NULL where a model
 static const float * no_row;
 static const float ** row_in;  // of each token of `batch`: what the target had before it; NULL is zeros
 
-static bool find_heads(void) {
-    *(void **) &rows_on = dlsym(RTLD_DEFAULT, "_Z26llama_set_embeddings_nextnP13llama_contextbb");
+// `rows_on` stays NULL where one of them is missing.
+static void find_heads(void) {
     *(void **) &rows_of = dlsym(RTLD_DEFAULT, "_Z26llama_get_embeddings_nextnP13llama_context");
     *(void **) &row_at = dlsym(RTLD_DEFAULT, "_Z30llama_get_embeddings_nextn_ithP13llama_contexti");
-    return rows_on && rows_of && row_at;
+    if (rows_of && row_at) { *(void **) &rows_on = dlsym(RTLD_DEFAULT, "_Z26llama_set_embeddings_nextnP13llama_contextbb"); }
 }
 
 static int32_t row_size(void) { return llama_model_n_embd_out(model); }

@@ -3,7 +3,8 @@
 #define COOK_WORKER_REPLAY_HEAD_H
 
 #ifdef COOK_HAS_HEADS
-// Rows of every token of `text`, read in whole batches: [n, row_size] f4.
+// Rows of every token of `text`, [n, row_size] f4: its first `prompt` tokens are read in whole batches,
+// what follows as a reply is.
 static void op_rows(void) {
     need_context();
     int32_t n;
@@ -11,15 +12,16 @@ static void op_rows(void) {
     check_tokens(text, n);
     if (!rows_on || ext) { fail("rows are a target's, of an engine that gives them"); }
     if (n > n_ctx) { fail("%d tokens do not fit the context of %d", n, n_ctx); }
+    const int32_t n_prompt = integer("prompt", n, 0, n);
     const size_t size = (size_t) row_size();
     float * rows = take((size_t) n * size, 4);
     rows_on(ctx, true, false);
     forget();
     const int64_t t0 = now_ns();
     for (int32_t at = 0; at < n;) {
-        const int32_t from = at;
+        const int32_t from = at, end = at < n_prompt ? n_prompt : n, most = at < n_prompt ? n_ubatch : reply_rows();
         batch.n_tokens = 0;
-        while (at < n && batch.n_tokens < n_ubatch) { batch_add(text[at], at, false); at++; }
+        while (at < end && batch.n_tokens < most) { batch_add(text[at], at, false); at++; }
         batch.logits[batch.n_tokens - 1] = true;
         decode();
         const float * got = rows_of(ctx);
@@ -64,9 +66,9 @@ static void op_replay_head(void) {
     // Rows that come back are a batch's first ones, whichever were asked for: all outputs, or none.
     for (int32_t at = 0; at < total;) {
         const bool output = at >= n_prompt;
-        const int32_t from = at, end = output ? total : n_prompt;
+        const int32_t from = at, end = output ? total : n_prompt, width = output ? reply_rows() : n_ubatch;
         batch.n_tokens = 0;
-        for (; at < end && batch.n_tokens < n_ubatch; at++) {
+        for (; at < end && batch.n_tokens < width; at++) {
             row_in[batch.n_tokens] = at ? rows + (size_t) (at - 1) * (size_t) size : before;
             batch_add(at < n_prompt ? prompt[at] : emitted[at - n_prompt], at, output);
         }
