@@ -92,7 +92,7 @@ def test_the_floor_is_one_draft_in_two_batch_shapes(tmp_path: Path) -> None:
     floor = acceptance_floor(found, ALL)
     assert floor is not None
     assert floor > 0
-    failed, _ = forecaster_of(tmp_path / "failed", World(failing=("in batches of",)))
+    failed, _ = forecaster_of(tmp_path / "failed", World(failing=("token by token",)))
     assert acceptance_floor(failed, ALL) is None
     none = replace(found, plan=replace(found.plan, floor_prompts=()))
     assert acceptance_floor(none, ALL) is None
