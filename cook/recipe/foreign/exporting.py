@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,17 +18,31 @@ from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
 from cook.recipe.foreign import Format
-from cook.recipe.foreign.importing import PATTERNS
-from cook.recipe.foreign.quants import PLACEHOLDER, ForeignRule
-from cook.recipe.rules import FORCE_PATTERN, Quant, resolve
+from cook.recipe.foreign.quants import PLACEHOLDER
+from cook.recipe.groups import Group
+from cook.recipe.rules import FORCE_PATTERN, ModelTensors, Quant, Rule
 from cook.recipe.sources import HubRef
 
 if TYPE_CHECKING:
     from cook.recipe.load import LoadedRecipe
-    from cook.recipe.rules import ModelTensors
 
 IMATRIX = "imatrix.dat"
 """What a script calls an imatrix that the recipe does not name as a local file."""
+_BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
+# As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
+# norms, biases and vectors). Each is true alone, so their order does not matter. Which layers
+# are for multi-token prediction no name tells: `mtp` has no pattern, and neither has `other`.
+PATTERNS: Mapping[Group, str] = {
+    Group.ATTENTION: rf"{_BLOCK}((cross_)?attn_(?!rel_b|sinks)|indexer[._])",
+    Group.DENSE_FFN: rf"{_BLOCK}ffn_((gate|up|down|up_gate|gate_up)\.weight$|latent_|routed_)",
+    Group.SHARED_EXPERTS: rf"{_BLOCK}ffn_(?!gate_inp)[a-z0-9_]+_shexps?\.",
+    Group.ROUTED_EXPERTS: (
+        rf"{_BLOCK}ffn_((?!gate_inp)[a-z0-9_]+_(exps|chexps|exp)\.|(gate|up|down)\.[0-9]+\.)"
+    ),
+    Group.ROUTER: rf"{_BLOCK}(ffn_gate_inp|ffn_gate_tid2eid|exp_probs_b)",
+    Group.EMBEDDINGS: r"^(token_embd|per_layer_token_embd|position_embd|token_types)\.",
+    Group.OUTPUT: r"^(output|output_extra|cls|cls\.output|dense_2_out|dense_3_out)\.weight$",
+}
 
 
 @dataclass(frozen=True)
@@ -54,11 +68,10 @@ def export_quant(
     flavour = flavours.get(wanted) or flavour_of(loaded)
     where = quant.at or Location(str(loaded.path), 1, 1)
     if model is not None:
-        rules = _named_tensors(quant, flavour, model, where)
+        rules = _tensor_rules(quant, flavour, model)
     else:
-        rules = _patterns(quant, wanted, flavour, where)
-    problems = [*_missing_types(quant, flavour, wanted, rules, where)]
-    if problems:
+        rules = _pattern_rules(quant, wanted, flavour, where)
+    if problems := [*_missing_types(quant, flavour, wanted, rules, where)]:
         raise RecipeError(problems)
     match wanted:
         case Format.CUSTOM_Q:
@@ -69,7 +82,7 @@ def export_quant(
             text = _recipe(loaded, quant, rules)
         case Format.SCRIPT:
             text = _script(loaded, quant, flavour, rules)
-    return Exported(text, flavour, tuple(_notes(loaded, quant, wanted, rules, model is None)))
+    return Exported(text, flavour, tuple(_notes(loaded, quant, wanted, model is None)))
 
 
 def _chosen(loaded: LoadedRecipe, name: str | None) -> Quant:
@@ -84,41 +97,36 @@ def _chosen(loaded: LoadedRecipe, name: str | None) -> Quant:
     raise InputError(f"{loaded.path} has no quant {name}", hint=f"it has {', '.join(names)}")
 
 
-def _named_tensors(
-    quant: Quant, flavour: str, model: ModelTensors, where: Location
-) -> list[ForeignRule]:
+def _tensor_rules(quant: Quant, flavour: str, model: ModelTensors) -> list[Rule]:
     from cook.recipe.engine_rules import to_engine_rules
 
-    resolution = resolve(model.tensors, quant, flavour, model.architecture)
+    resolution = model.resolve(quant, flavour)
     if any(p.severity == "error" for p in resolution.problems):
         raise RecipeError(resolution.problems)
-    return [ForeignRule(rule.pattern, rule.type, where) for rule in to_engine_rules(resolution)]
+    return [Rule(rule.pattern, rule.type, at=quant.at) for rule in to_engine_rules(resolution)]
 
 
-def _patterns(quant: Quant, wanted: Format, flavour: str, where: Location) -> list[ForeignRule]:
-    """The quant's own patterns, and groups as patterns; RecipeError for what cannot be said so."""
+def _pattern_rules(quant: Quant, wanted: Format, flavour: str, where: Location) -> list[Rule]:
+    """The quant's own rules, with patterns for groups; RecipeError for what cannot be said so."""
     problems: list[Problem] = []
-    rules: dict[str, ForeignRule] = {}  # the first of each pattern: the first match wins
+    rules: dict[str, Rule] = {}  # the first of each pattern: the first match wins
     for rule in quant.rules:
-        at, group = rule.at or where, rule.group
+        group = rule.group
         pattern = PATTERNS.get(group) if group else rule.selector.removeprefix(FORCE_PATTERN)
-        why = None if pattern is None else _why_not(pattern, wanted, flavour)
         if pattern is None:
-            message = f"no pattern says `{group}` for every model"
+            why = f"no pattern says `{group}` for every model"
+        elif reason := _why_not(pattern, wanted, flavour):
+            why = f"{wanted} cannot say `{pattern[:60]}`: {reason}"
         else:
-            message = f"{wanted} cannot say `{pattern[:60]}`: {why}"
-        if pattern is None or why:
-            hint = "--model GGUF|tensors.tsv names the tensors themselves instead"
-            problems.append(at.problem(message, hint=hint))
-        else:
-            comments = (str(group),) if group else ()
-            rules.setdefault(pattern, ForeignRule(pattern, rule.type, at, comments))
+            rules.setdefault(pattern, Rule(pattern, rule.type, at=rule.at))
+            continue
+        hint = "--model GGUF|tensors.tsv names the tensors themselves instead"
+        problems.append((rule.at or where).problem(why, hint=hint))
     if problems:
         raise RecipeError(problems)
     last = quant.rules[-1].selector.removeprefix(FORCE_PATTERN) if quant.rules else ".*"
     if quant.mixture == "pure" and last not in (".*", ".+"):
-        rest = ForeignRule(".*", quant.default_type, where, ("everything else",))
-        rules.setdefault(".*", rest)
+        rules.setdefault(".*", Rule(".*", quant.default_type, at=where))
     return [*rules.values()]
 
 
@@ -139,16 +147,16 @@ def _why_not(pattern: str, wanted: Format, flavour: str) -> str | None:
 
 
 def _missing_types(
-    quant: Quant, flavour: str, wanted: Format, rules: Sequence[ForeignRule], where: Location
+    quant: Quant, flavour: str, wanted: Format, rules: Sequence[Rule], where: Location
 ) -> Iterator[Problem]:
     """Types that the engine which reads the format lacks, each once."""
-    missing = {
-        rule.type: rule.at for rule in reversed(rules) if flavour not in by_name(rule.type).engines
-    }
-    for type_name, at in reversed(missing.items()):
-        (other,) = by_name(type_name).engines
-        message = f"{wanted} is read by {flavour}, which has no {type_name} ({other} has it)"
-        yield at.problem(message)
+    missing: dict[str, Location] = {}
+    for rule in rules:
+        if flavour not in by_name(rule.type).engines and rule.type not in missing:
+            missing[rule.type] = at = rule.at or where
+            (other,) = by_name(rule.type).engines
+            message = f"{wanted} is read by {flavour}, which has no {rule.type} ({other} has it)"
+            yield at.problem(message)
     base = ftype_by_name(quant.ftype)
     stated = {name.lower() for name in missing} & {base.default.lower(), base.name.lower()}
     if wanted is Format.SCRIPT and flavour not in base.engines and not stated:
@@ -158,9 +166,7 @@ def _missing_types(
         yield where.problem(message, hint="cook itself quantizes such quants; a script cannot")
 
 
-def _notes(
-    loaded: LoadedRecipe, quant: Quant, wanted: Format, rules: Sequence[ForeignRule], general: bool
-) -> Iterator[str]:
+def _notes(loaded: LoadedRecipe, quant: Quant, wanted: Format, general: bool) -> Iterator[str]:
     model, imatrix = loaded.recipe.model, loaded.recipe.imatrix
     script = wanted is Format.SCRIPT
     if not script:
@@ -178,7 +184,7 @@ def _notes(
         )
 
 
-def _recipe(loaded: LoadedRecipe, quant: Quant, rules: Sequence[ForeignRule]) -> str:
+def _recipe(loaded: LoadedRecipe, quant: Quant, rules: Sequence[Rule]) -> str:
     head = [
         f"## {loaded.recipe.name}: {quant.name}, written by `cook recipes export`",
         f"# Base type: {quant.ftype}",
@@ -189,7 +195,7 @@ def _recipe(loaded: LoadedRecipe, quant: Quant, rules: Sequence[ForeignRule]) ->
     return "\n".join([*head, "", *_block(rules)]) + "\n"
 
 
-def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, rules: Sequence[ForeignRule]) -> str:
+def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, rules: Sequence[Rule]) -> str:
     recipe = loaded.recipe
     words = ["llama-quantize"]
     if recipe.model is not None and recipe.model.allow_requantize:
@@ -212,12 +218,16 @@ def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, rules: Sequence[Fo
     return "\n".join([*head, " \\\n    ".join(words)]) + "\n"
 
 
-def _line(rule: ForeignRule) -> str:
-    return f"{rule.pattern}={rule.type}"
+def _line(rule: Rule) -> str:
+    return f"{rule.selector}={rule.type}"
 
 
-def _block(rules: Sequence[ForeignRule]) -> list[str]:
-    return [line for rule in rules for line in (*(f"# {c}" for c in rule.comments), _line(rule))]
+def _block(rules: Sequence[Rule]) -> list[str]:
+    """A line for each rule, behind what a comment says of it."""
+    comments = {pattern: f"# {group}" for group, pattern in PATTERNS.items()}
+    comments[".*"] = "# everything else"
+    lines = ((comments.get(rule.selector), _line(rule)) for rule in rules)
+    return [text for line in lines for text in line if text]
 
 
 def _written_path(source: object, absent: str) -> str:

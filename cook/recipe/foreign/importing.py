@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.documents.tree import resolve_scalar
+from cook.documents.tree import Location, resolve_scalar
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import FTYPES, IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign import Format
 from cook.recipe.foreign.quants import (
     PLACEHOLDER,
     ForeignQuant,
-    ForeignRule,
     Notes,
     custom_q,
     name_of,
@@ -32,100 +31,14 @@ from cook.recipe.foreign.quants import (
 )
 from cook.recipe.foreign.scripts import is_card, read_script
 from cook.recipe.foreign.text import ForeignText, read_foreign
-from cook.recipe.groups import Group, group_of, mtp_layers_of
-from cook.recipe.pattern import PatternTimeout, parse_pattern
-from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
-from cook.recipe.schema import MAX_QUANTS, MAX_RULES
+from cook.recipe.groups import Group
+from cook.recipe.pattern import PatternTimeout
+from cook.recipe.rules import FORCE_PATTERN, ModelTensors, Rule, timeout_message
+from cook.recipe.schema import MAX_QUANTS, MAX_RULES, base_type
+from cook.recipe.sources import parse_source
 
 if TYPE_CHECKING:
     from cook.recipe.load import LoadedRecipe
-    from cook.recipe.rules import ModelTensors
-
-_BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
-# As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
-# norms, biases and vectors). Each is true alone, so their order does not matter. Which layers
-# are for multi-token prediction no name tells: `mtp` has no pattern, and neither has `other`.
-PATTERNS: Mapping[Group, str] = {
-    Group.ATTENTION: rf"{_BLOCK}((cross_)?attn_(?!rel_b|sinks)|indexer[._])",
-    Group.DENSE_FFN: rf"{_BLOCK}ffn_((gate|up|down|up_gate|gate_up)\.weight$|latent_|routed_)",
-    Group.SHARED_EXPERTS: rf"{_BLOCK}ffn_(?!gate_inp)[a-z0-9_]+_shexps?\.",
-    Group.ROUTED_EXPERTS: (
-        rf"{_BLOCK}ffn_((?!gate_inp)[a-z0-9_]+_(exps|chexps|exp)\.|(gate|up|down)\.[0-9]+\.)"
-    ),
-    Group.ROUTER: rf"{_BLOCK}(ffn_gate_inp|ffn_gate_tid2eid|exp_probs_b)",
-    Group.EMBEDDINGS: r"^(token_embd|per_layer_token_embd|position_embd|token_types)\.",
-    Group.OUTPUT: r"^(output|output_extra|cls|cls\.output|dense_2_out|dense_3_out)\.weight$",
-}
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """``rules`` with a recipe's selectors as patterns; ``unused`` are those that decide no tensor;
-    ``covered``: a rule decides every tensor."""
-
-    rules: tuple[ForeignRule, ...]
-    unused: tuple[ForeignRule, ...] = ()
-    covered: bool = False
-
-
-def selector_of(pattern: str) -> str:
-    """The pattern as a recipe writes it: a text that is also a group's name is forced."""
-    from pydantic_core import PydanticCustomError
-
-    from cook.recipe.schema import check_selector
-
-    try:
-        plain = check_selector(pattern) not in frozenset(Group)
-    except PydanticCustomError:
-        plain = False
-    return pattern if plain and not pattern.startswith(FORCE_PATTERN) else FORCE_PATTERN + pattern
-
-
-def grouped(
-    rules: Sequence[ForeignRule], tensors: Sequence[Tensor], architecture: str, flavour: str
-) -> Grouped:
-    """The same types for every one of ``tensors``, by groups where the rules allow.
-
-    A group stands where the first rule that decides any of its tensors stood. Every rule before
-    that one decides none of them, so none is taken away from it or given to it.
-    """
-    names = [
-        t.name for t in tensors if quantizable(t.name, t.shape, t.type_name, flavour, architecture)
-    ]
-    decided: dict[str, int] = {}
-    for index, rule in enumerate(rules):
-        try:
-            hits = parse_pattern(rule.pattern).search_all(names)
-        except PatternTimeout:
-            message = timeout_message(Rule(rule.pattern, rule.type))
-            raise RecipeError([rule.at.problem(message)]) from None
-        for name in hits:
-            decided.setdefault(name, index)
-    layers = mtp_layers_of(t.name for t in tensors)
-    members: dict[Group, list[str]] = {}
-    for name in names:
-        members.setdefault(group_of(name, architecture, layers), []).append(name)
-    groups_at: dict[int, list[Group]] = {}
-    needed: set[int] = set()
-    for group in Group:
-        indices = {decided.get(name, -1) for name in members.get(group, ())}
-        types = {rules[index].type if index >= 0 else None for index in indices}
-        if len(types) == 1 and None not in types:
-            groups_at.setdefault(min(indices), []).append(group)
-        else:
-            needed |= indices
-    written: list[ForeignRule] = []
-    for index, rule in enumerate(rules):
-        selectors = [str(group) for group in groups_at.get(index, ())]
-        selectors += [selector_of(rule.pattern)] if index in needed else []
-        for number, selector in enumerate(selectors):
-            comments = () if number else rule.comments
-            written.append(replace(rule, pattern=selector, comments=comments))
-    return Grouped(
-        tuple(written),
-        unused=tuple(r for i, r in enumerate(rules) if i not in set(decided.values())),
-        covered=len(decided) == len(names),
-    )
 
 
 @dataclass(frozen=True)
@@ -166,14 +79,18 @@ def import_recipe(
     if len(quants) > MAX_QUANTS:
         raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
     tensors = read_tensors(model) if model else None
-    header, quants = _header(format, quants)
-    rules = [_rules(quant, tensors, notes) for quant in quants]
-    quants = tuple(replace(quant, type=type or quant.type) for quant in quants)
     gguf = str(model) if model and model.suffix == ".gguf" else None
-    name, text = _recipe_text(source, header, quants, rules, gguf, notes)
+    head = _head_of(source, quants) if format is Format.RECIPE else 0
+    quants = tuple(replace(quant, type=type or quant.type) for quant in quants)
+    name, text = _recipe_text(source, head, quants, tensors, gguf, notes)
     notes.check()
     loaded = parse_recipe(text, to or Path(f"{name}.yaml"))
     return Imported(format, text, loaded, tuple(dict.fromkeys(notes.problems)))
+
+
+_LOOKS_RUN = re.compile(
+    r"llama-quantize|(?:/|^|llama[ \t])quantize\s|\s--quantize\s|^\s*\w+=[\"'$]", re.MULTILINE
+)
 
 
 def format_of(path: Path, text: str) -> Format:
@@ -192,9 +109,6 @@ def format_of(path: Path, text: str) -> Format:
     return Format.TENSOR_TYPE_FILE
 
 
-_LOOKS_RUN = re.compile(
-    r"llama-quantize|(?:/|^|llama[ \t])quantize\s|\s--quantize\s|^\s*\w+=[\"'$]", re.MULTILINE
-)
 _HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)", re.ASCII)
 _MODEL = re.compile(r"^#+\s*Model name:\s*(\S{1,64})\s*$", re.MULTILINE)
 _BASE = re.compile(r"^#+\s*Base type:\s*(\w{1,32})\s*$", re.MULTILINE)
@@ -229,34 +143,53 @@ def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[Fore
     )
 
 
-def _rules(quant: ForeignQuant, tensors: ModelTensors | None, notes: Notes) -> Grouped:
-    """The rules to write; those that the model has no tensors for are warnings."""
-    if tensors is None or not quant.rules:
-        rules = tuple(replace(rule, pattern=selector_of(rule.pattern)) for rule in quant.rules)
-        found = Grouped(rules, covered=bool(rules) and quant.rules[-1].pattern in _ALL)
-    else:
-        flavour = quant.flavour or LLAMA_CPP
-        found = grouped(quant.rules, tensors.tensors, tensors.architecture, flavour)
-    for rule in found.unused:
-        notes.warn(rule.at, f"`{rule.pattern[:60]}` decides no tensor of the model: left out")
-    if len(found.rules) > MAX_RULES:
-        message = f"{len(found.rules)} rules: a quant has at most {MAX_RULES}"
-        notes.error(quant.at, message, "with --model, rules that say what a group says become one")
-    return found
+def grouped(
+    rules: Sequence[Rule], model: ModelTensors, flavour: str
+) -> tuple[list[Rule], list[Rule], bool]:
+    """Rules that give every tensor the same type, by groups where that can be; those of ``rules``
+    that decide none; and whether every tensor has one that does.
 
-
-_ALL = (".*", ".+", ".")
+    A group stands where the first rule that decides any of its tensors stood. Every rule before
+    that one decides none of them, so none is taken away from it or given to it.
+    """
+    decided: dict[str, int] = {}
+    kept = model.kept(flavour)
+    for index, rule in enumerate(rules):
+        try:
+            hits = model.hits(rule)
+        except PatternTimeout:
+            assert rule.at is not None, "it was read"
+            raise RecipeError([rule.at.problem(timeout_message(rule))]) from None
+        for name in hits - kept:
+            decided.setdefault(name, index)
+    groups_at: dict[int, list[Group]] = {}
+    needed: set[int | None] = set()
+    for group in Group:
+        indices = {decided.get(name) for name in model.hits(Rule(group, "")) - kept}
+        first = min((index for index in indices if index is not None), default=None)
+        types = {None if index is None else rules[index].type for index in indices}
+        if first is not None and len(types) == 1:
+            groups_at.setdefault(first, []).append(group)
+        else:
+            needed |= indices
+    written: list[Rule] = []
+    for index, rule in enumerate(rules):
+        written += [replace(rule, selector=str(group)) for group in groups_at.get(index, ())]
+        written += [rule] if index in needed else []
+    unused = [rule for index, rule in enumerate(rules) if index not in {*decided.values()}]
+    return written, unused, len(decided) == len({*model.names} - kept)
 
 
 def _recipe_text(
     source: ForeignText,
-    header: Sequence[str | None],
+    head: int,
     quants: Sequence[ForeignQuant],
-    rules: Sequence[Grouped],
+    tensors: ModelTensors | None,
     model: str | None,
     notes: Notes,
 ) -> tuple[str, str]:
-    """The recipe's name, and its YAML; ``model`` stands for the source that the file names."""
+    """The recipe's name, and its YAML; ``model`` stands for the source that the file names, whose
+    first ``head`` lines are about the whole."""
     first, file = quants[0], Path(source.file).name
     for other in quants[1:]:
         if other.source != first.source:
@@ -267,23 +200,29 @@ def _recipe_text(
         model = PLACEHOLDER
         note = f"    # {file} does not name it: put your unquantized GGUF here"
         notes.warn(source.at(0), "the source model is not named here", "set `model: source:`")
-    _check_sources(first, model, imatrix, notes)
+    for text in (model,) if imatrix is None else (model, imatrix):
+        try:
+            parse_source(text, Path())
+        except ValueError as error:
+            notes.error(first.at, str(error))
     name = first.model or first.name
     if first.output and len(quants) == 1 and not first.model:
         name = Path(first.output).stem
     name = safe_name(name)
-    lines = [f"# Imported by `cook recipes import` from {file}.", *_comment(header)]
+    lines = [f"# Imported by `cook recipes import` from {file}."]
+    header = _comments(source, head, 0)
+    lines += [line for line in header if not line.strip("# ").startswith("Base type:")]
     lines += ["version: 1", f"name: {scalar(name)}"]
     lines += [f"engine: {engine}"] if engine else []
     lines += ["", "model:", f"  source: {scalar(model)}{note}"]
-    if any(quant.allow_requantize for quant in quants):
-        lines.append("  allow_requantize: true")
-    if imatrix is not None:
-        lines += ["", "imatrix:", f"  file: {scalar(imatrix)}"]
+    lines += ["  allow_requantize: true"] if any(q.allow_requantize for q in quants) else []
+    lines += ["", "imatrix:", f"  file: {scalar(imatrix)}"] if imatrix is not None else []
     lines += ["", "quants:"]
-    for number, (quant, written) in enumerate(zip(quants, rules, strict=True)):
-        lines += [""] if number else []
-        lines += _quant_lines(quant, written, imatrix is not None, notes)
+    for quant in quants:
+        lines += [] if quant is first else [""]
+        rules, covered = _rules(quant, tensors, notes)
+        lines += _settings(quant, bool(rules), covered, imatrix is not None, notes)
+        lines += _rule_lines(source, head, rules)
     return name, "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -299,35 +238,32 @@ def _one_of(word: str, quants: Sequence[ForeignQuant], notes: Notes) -> str | No
     return first
 
 
-def _check_sources(quant: ForeignQuant, model: str, imatrix: str | None, notes: Notes) -> None:
-    from cook.recipe.sources import parse_source
-
-    for text in (model,) if imatrix is None else (model, imatrix):
-        try:
-            parse_source(text, Path())
-        except ValueError as error:
-            notes.error(quant.at, str(error))
+_ALL = (".*", ".+", ".")
 
 
-def _header(
-    format: Format, quants: tuple[ForeignQuant, ...]
-) -> tuple[tuple[str | None, ...], tuple[ForeignQuant, ...]]:
-    """A .recipe begins with comments about the whole: all but the last paragraph of them."""
-    first = quants[0]
-    comments = first.rules[0].comments if first.rules else ()
-    if format is not Format.RECIPE or None not in comments:
-        return (), quants
-    last = len(comments) - 1 - comments[::-1].index(None)
-    head = replace(first.rules[0], comments=comments[last + 1 :])
-    header = tuple(c for c in comments[:last] if not (c or "").strip().startswith("Base type:"))
-    return header, (replace(first, rules=(head, *first.rules[1:])), *quants[1:])
+def _rules(
+    quant: ForeignQuant, model: ModelTensors | None, notes: Notes
+) -> tuple[Sequence[Rule], bool]:
+    """The rules to write, and whether they decide every tensor; those that the model has no
+    tensors for are warnings."""
+    rules, unused, covered = list(quant.rules), list[Rule](), False
+    if model is not None and rules:
+        rules, unused, covered = grouped(rules, model, quant.flavour or LLAMA_CPP)
+    elif rules:
+        covered = rules[-1].selector in _ALL
+    for rule in unused:
+        pattern = rule.selector.removeprefix(FORCE_PATTERN)[:60]
+        notes.warn(rule.at or quant.at, f"`{pattern}` decides no tensor of the model: left out")
+    if len(rules) > MAX_RULES:
+        message = f"{len(rules)} rules: a quant has at most {MAX_RULES}"
+        notes.error(quant.at, message, "with --model, rules that say what a group says become one")
+    return rules, covered
 
 
-def _quant_lines(
-    quant: ForeignQuant, written: Grouped, with_imatrix: bool, notes: Notes
+def _settings(
+    quant: ForeignQuant, rules: bool, covered: bool, with_imatrix: bool, notes: Notes
 ) -> Iterator[str]:
-    from cook.recipe.schema import base_type
-
+    """The lines of the quant above those of its ``rules``, if there are any."""
     base, note = quant.type, ""
     if base is None:
         base = _common_base(quant.rules)
@@ -342,29 +278,59 @@ def _quant_lines(
     if with_imatrix and quant.imatrix is None:
         yield "    imatrix: false"
     # With rules and no word of it, cook gives the base type to all that no rule hits.
-    if quant.mixture != ("pure" if written.rules else "engine") and not written.covered:
+    if quant.mixture != ("pure" if rules else "engine") and not covered:
         engine = "    # what no rule hits gets the type that the engine thinks best"
         yield f"    mixture: {quant.mixture}{engine if quant.mixture == 'engine' else ''}"
-    if written.rules:
+
+
+def _rule_lines(source: ForeignText, head: int, rules: Sequence[Rule]) -> Iterator[str]:
+    """The rules, each behind the comments that stand above it in the file."""
+    if rules:
         yield "    rules:"
-    for number, rule in enumerate(written.rules):
-        if number and rule.comments:
-            yield ""
-        yield from _comment(rule.comments, "      ")
-        yield f"      - {scalar(rule.pattern)}: {rule.type}"
+    before: Location | None = None
+    for rule in rules:
+        at = rule.at
+        if at and at != before and at.file == source.file:
+            first = not source.line(at.line)[: at.column - 1].strip()
+            comments = _comments(source, at.line - 1, head) if first else ()
+            if before and comments:
+                yield ""
+            yield from (f"      {comment}" for comment in comments)
+        yield f"      - {scalar(rule.selector)}: {rule.type}"
+        before = at
 
 
-def _comment(lines: Sequence[str | None], indent: str = "") -> Iterator[str]:
-    for line in lines:
-        if line is None:
-            yield ""
-        else:
-            yield f"{indent}#{line if line[:1] in ('', ' ', '!') else f' {line}'}"
+def _comments(source: ForeignText, last: int, head: int) -> Sequence[str]:
+    """The comments that end at line ``last`` and begin behind line ``head``, and the empty lines
+    between them."""
+    found: list[str] = []
+    for number in range(last, head, -1):
+        line = source.line(number).strip()
+        if line and (not line.startswith("#") or line.startswith("#!")):
+            break
+        comment = _UNPRINTABLE.sub(" ", line.lstrip("#")).rstrip()
+        space = "" if comment[:1] in ("", " ", "!") else " "
+        found.append(f"#{space}{comment}" if line else "")
+    return "\n".join(reversed(found)).strip("\n").split("\n") if any(found) else ()
 
 
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PLAIN_SCALAR = re.compile(
     r"[A-Za-z0-9_./~][A-Za-z0-9_./@+~-]*(?:://[A-Za-z0-9_./@+~-]+)?", re.ASCII
 )
+
+
+def _head_of(source: ForeignText, quants: Sequence[ForeignQuant]) -> int:
+    """How many lines of a .recipe are comments about the whole: all but the last paragraph above
+    its first rule."""
+    if not quants[0].rules or quants[0].rules[0].at is None:
+        return 0
+    above = [source.line(number).strip() for number in range(1, quants[0].rules[0].at.line)]
+    while above and not above[-1]:
+        above.pop()
+    while above and above[-1].startswith("#"):
+        above.pop()
+    return len(above)
 
 
 def scalar(text: str) -> str:
@@ -375,10 +341,8 @@ def scalar(text: str) -> str:
     return f"'{quoted}'"
 
 
-def _common_base(rules: Sequence[ForeignRule]) -> str:
-    base_of: dict[str, str] = {}
-    for ftype in FTYPES.values():
-        if ftype.default not in ("f32", "f16", "bf16"):
-            base_of.setdefault(ftype.default, ftype.name)
+def _common_base(rules: Sequence[Rule]) -> str:
+    quantized = (f for f in FTYPES.values() if f.default not in ("f32", "f16", "bf16"))
+    base_of = {ftype.default: ftype.name for ftype in reversed([*quantized])}
     counts = Counter(base_of[rule.type] for rule in rules if rule.type in base_of)
     return counts.most_common(1)[0][0] if counts else "Q8_0"

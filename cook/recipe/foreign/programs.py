@@ -7,6 +7,8 @@ change a rule, so it is not guessed at.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from cook.recipe.foreign.text import Spanned, joined
 
@@ -14,29 +16,59 @@ MAX_NUMBERS = 10_000
 """Of ``seq``."""
 
 
-def printed(name: str, arguments: list[Spanned], given: Spanned, offset: int) -> Spanned | None:
+class _Edit(NamedTuple):
+    """What a filter does to each line, or to the text as a ``whole``: the first match of
+    ``pattern`` (or ``all`` of them) becomes ``by``; with None a line that has one is dropped."""
+
+    pattern: str
+    by: str | None = None
+    all: bool = True
+    whole: bool = False
+
+    def of(self, given: Spanned) -> Spanned:
+        # Of a whole text `$` is the very end, also after a line end.
+        pattern = self.pattern.replace("$", r"\Z") if self.whole else self.pattern
+        out: list[Spanned] = []
+        for line in [given] if self.whole else given.lines():
+            body = line if self.whole else line.rstrip("\n")
+            if self.by is not None:
+                out += [body.replaced(pattern, self.by, 0 if self.all else 1), line[len(body) :]]
+            elif not re.search(pattern, body.text):
+                out.append(line)
+        return joined(out)
+
+
+def printed(name: str, arguments: Sequence[Spanned], given: Spanned, offset: int) -> Spanned | None:
     """What the program ``name`` prints when it reads ``given``; None where that is not known.
 
     ``offset`` is its place, for what it prints of its own.
     """
-    texts = [a.text for a in arguments]
+    texts = [argument.text for argument in arguments]
+    line_end = Spanned("\n", (offset,))
     match name, texts:
         case "cat", [] | ["-"]:
             return given
+        case "echo", ["-n" | "-e" | "-E" | "-en" | "-ne" as option, *rest]:
+            escapes = "e" in option and any("\\" in text for text in rest)
+            words = _spaced(arguments[1:], offset)
+            return None if escapes else words if "n" in option else joined([words, line_end])
         case "echo", _:
-            return _echo(arguments, offset)
+            return joined([_spaced(arguments, offset), line_end])
         case "printf", ["%s", _]:
             return arguments[1]
         case "printf", ["%s\\n", _]:
-            return arguments[1] + Spanned("\n", (offset,))
-        case "grep" | "egrep", _:
-            return _grep(given, texts, name == "egrep")
+            return joined([arguments[1], line_end])
+        case "grep" | "egrep", _ if (edit := _grep(texts, name == "egrep")) is not None:
+            # grep ends its last line, whatever was given.
+            lines = edit.of(given)
+            ended = lines.text[-1:] in ("", "\n")
+            return lines if ended else joined([lines, Spanned("\n", lines.origin[-1:])])
         case "sed", _:
-            return _sed(given, texts)
-        case "tr", _:
-            return _tr(given, texts)
+            return _sed(texts, given)
+        case "tr", _ if (edit := _tr(texts)) is not None:
+            return edit.of(given)
         case "paste", _ if "".join(t for t in texts if t != "-") in ("-sd,", "-s-d,", "-d,-s"):
-            return given.rstrip("\n").replaced(re.compile("\n"), ",")
+            return given.rstrip("\n").replaced("\n", ",")
         case "seq", _ if 1 <= len(texts) <= 3 and all(re.fullmatch(r"\d{1,5}", t) for t in texts):
             return _seq([int(text) for text in texts], offset)
         case "dirname", [path] if "/" in path.rstrip("/"):
@@ -49,19 +81,12 @@ def printed(name: str, arguments: list[Spanned], given: Spanned, offset: int) ->
     return None
 
 
-def _echo(arguments: list[Spanned], offset: int) -> Spanned | None:
-    newline = Spanned("\n", (offset,))
-    if arguments and arguments[0].text in ("-n", "-e", "-E", "-en", "-ne"):
-        option, *arguments = arguments
-        if "e" in option.text and any("\\" in a.text for a in arguments):
-            return None
-        newline = Spanned() if "n" in option.text else newline
+def _spaced(arguments: Sequence[Spanned], offset: int) -> Spanned:
     blank = Spanned(" ", (offset,))
-    parts = [part for argument in arguments for part in (blank, argument)]
-    return joined([*parts[1:], newline])
+    return joined([part for argument in arguments for part in (blank, argument)][1:])
 
 
-def _seq(numbers: list[int], offset: int) -> Spanned | None:
+def _seq(numbers: Sequence[int], offset: int) -> Spanned | None:
     """``seq [FIRST [STEP]] LAST``."""
     first, step = numbers[0] if numbers[1:] else 1, numbers[1] if numbers[2:] else 1
     if step == 0 or (numbers[-1] - first) // step > MAX_NUMBERS:
@@ -71,12 +96,7 @@ def _seq(numbers: list[int], offset: int) -> Spanned | None:
 
 
 # Of expressions only what picks comments and empty lines, or joins lines.
-_CLASSES = {
-    r"\s": r"[ \t\r\f\v]",
-    "[[:space:]]": r"[ \t\r\f\v]",
-    "[[:blank:]]": r"[ \t]",
-    r"[ \t]": r"[ \t]",
-}
+_BLANKS = {r"\s": r"[ \t\r\f\v]", "[[:space:]]": r"[ \t\r\f\v]", "[[:blank:]]": r"[ \t]"}
 _EXPRESSION = re.compile(
     r"(?:\\s|\\n|\[\[:(?:space|blank):\]\]|\[ \\t\]|\[ \]|\.\*|[\^$#*+?|() ,])*"
 )
@@ -92,7 +112,7 @@ def _python(posix: str, extended: bool) -> str | None:
     repeats_repeats = re.search(r"\)[*+?]", posix)  # which may take for ever
     if repeats_repeats or not _EXPRESSION.fullmatch(posix):
         return None
-    for name, characters in _CLASSES.items():
+    for name, characters in _BLANKS.items():
         posix = posix.replace(name, characters)
     try:
         re.compile(posix)
@@ -101,19 +121,14 @@ def _python(posix: str, extended: bool) -> str | None:
     return posix
 
 
-def _grep(given: Spanned, texts: list[str], extended: bool) -> Spanned | None:
+def _grep(texts: Sequence[str], extended: bool) -> _Edit | None:
     """``grep -v``, with any of ``-E``, ``-e`` and a pattern of blanks and ``#``."""
     options = [t for t in texts if re.fullmatch(r"-[vEe]+|--invert-match", t)]
     patterns = [t for t in texts if t not in options]
-    if len(patterns) != 1 or not any("v" in option for option in options):
+    if len(patterns) != 1 or "v" not in "".join(options):
         return None
-    extended = extended or any("E" in option for option in options)
-    pattern = _python(patterns[0], extended)
-    if pattern is None:
-        return None
-    # grep ends its last line, whatever was given.
-    whole = _edit(given, pattern, None, 0, whole=False)
-    return whole + Spanned("\n", whole.origin[-1:]) if whole.text[-1:] not in ("", "\n") else whole
+    pattern = _python(patterns[0], extended or "E" in "".join(options))
+    return None if pattern is None else _Edit(pattern)
 
 
 _COMMAND = re.compile(
@@ -122,58 +137,41 @@ _COMMAND = re.compile(
 _JOIN_LOOP = re.compile(r"\s*:a;\s*N;\s*\$!ba;\s*(s.*)", re.DOTALL)
 
 
-def _sed(given: Spanned, texts: list[str]) -> Spanned | None:
+def _sed(texts: Sequence[str], value: Spanned) -> Spanned | None:
     """``sed`` with commands ``s/.../,/g`` and ``/.../d``, or the loop that joins lines."""
     options = [t for t in texts if re.fullmatch(r"-[Erz]*e?", t) and t != "-"]
-    scripts = [t for t in texts if t not in options]
-    several = len(scripts) == sum("e" in option for option in options)
-    if not scripts or not (several or len(scripts) == 1):
+    scripts, letters = [t for t in texts if t not in options], "".join(options)
+    if not scripts or len(scripts) not in (1, letters.count("e")):
         return None
-    extended = any(set("Er") & set(option) for option in options)
-    value, whole = given, any("z" in option for option in options)
     for script in scripts:
         loop = _JOIN_LOOP.fullmatch(script)
-        commands = (loop[1] if loop else script).rstrip("; \n\t")
+        commands, at = (loop[1] if loop else script).rstrip("; \n\t"), 0
         # The loop gathers all lines without the end of the last.
         body = value.rstrip("\n") if loop else value
-        last, at = value[len(body) :], 0
+        last = value[len(body) :]
         while at < len(commands):
             found = _COMMAND.match(commands, at)
-            pattern = _python(found[2] or found[5] or "", extended) if found else None
+            pattern = found and _python(found[2] or found[5] or "", bool({*"Er"} & {*letters}))
             if found is None or pattern is None:
                 return None
             by = None if found[1] is None else found[3]
-            body = _edit(body, pattern, by, 0 if found[4] else 1, whole or loop is not None)
+            body = _Edit(pattern, by, bool(found[4]), "z" in letters or loop is not None).of(body)
             at = found.end()
-        value = body + last
+        value = joined([body, last])
     return value
 
 
-def _edit(given: Spanned, pattern: str, by: str | None, count: int, whole: bool) -> Spanned:
-    """One command of sed, on the whole text or on each line; ``by`` None deletes it."""
-    # Of a whole text `$` is the very end, also after a line end.
-    compiled = re.compile(pattern.replace("$", r"\Z") if whole else pattern)
-    out: list[Spanned] = []
-    for line in [given] if whole else given.lines():
-        body = line if whole else line.rstrip("\n")
-        if by is not None:
-            out += [body.replaced(compiled, by, count), line[len(body) :]]
-        elif not compiled.search(body.text):
-            out.append(line)
-    return joined(out)
-
-
-def _tr(given: Spanned, texts: list[str]) -> Spanned | None:
+def _tr(texts: Sequence[str]) -> _Edit | None:
     """``tr '\\n' ','``, ``tr -d`` and ``tr -s`` of blanks, commas and line ends."""
     chars = {"\\n": "\n", "\n": "\n", ",": ",", " ": " ", "\\t": "\t"}
     match texts:
-        case [old, new] if old in chars and new in chars:
-            return given.replaced(re.compile(chars[old]), chars[new])
         case ["-d", "[:space:]"]:
-            return given.replaced(re.compile(r"[ \t\n\r\f\v]"), "")
+            return _Edit(r"[ \t\n\r\f\v]", "", whole=True)
         case ["-d", old] if old in chars:
-            return given.replaced(re.compile(chars[old]), "")
+            return _Edit(chars[old], "", whole=True)
         case ["-s", old, *new] if old in chars and len(new) < 2 and {*new} <= {*chars}:
             by = chars[new[0]] if new else chars[old]
-            return given.replaced(re.compile(f"[{chars[old]}{by}]+"), by)
+            return _Edit(f"[{chars[old]}{by}]+", by, whole=True)
+        case [old, new] if old in chars and new in chars:
+            return _Edit(chars[old], chars[new], whole=True)
     return None

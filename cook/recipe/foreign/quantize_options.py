@@ -1,57 +1,47 @@
-"""What a ``llama-quantize`` command says: its options, rules, files and base type as a quant."""
+"""What a ``llama-quantize`` command says: its options, rules, files and base type as a quant.
+
+The options of both engines, and what a recipe makes of each, are rows of ``quantize_options.tsv``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cook.errors import InputError, RecipeError
 from cook.formats.quant_types import FTYPES, IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
-from cook.recipe.foreign.quants import (
-    ForeignQuant,
-    ForeignRule,
-    Notes,
-    custom_q,
-    only_flavour,
-    read_rules,
-)
-from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value, read_foreign
+from cook.recipe.foreign.quants import ForeignQuant, Notes, custom_q, only_flavour, read_rules
+from cook.recipe.foreign.text import ForeignText, Spanned, read_foreign
+from cook.recipe.rules import Rule
 
-# Options that change no tensor's type.
-_HARMLESS = {"--keep-split", "--dry-run", "--partial-requant", "--hide-imatrix"}
-_REFUSED = {
-    "--leave-output-tensor": "write the source's type as a rule for `output` instead",
-    "--include-weights": "a recipe uses all of its imatrix",
-    "--exclude-weights": "a recipe uses all of its imatrix",
-    "--prune-layers": "write `prune_layers:` into the quant",
-    "--override-kv": "write `experts:` into the quant: a recipe changes no other metadata",
-    "--ignore-imatrix-rules": "a recipe never writes a type without the data that it needs",
-    "--repack": "use the interleaved types themselves in a rule",
-    "--repack-pattern": "use the interleaved types themselves in a rule",
-    "--symmetric-q40": "a recipe has no such setting",
-    "--slow-iq2ks": "a recipe has no such setting",
-    "--extra-output-tensor": "a recipe adds no tensors",
-    "--ffn-gate-inp-type": "a recipe leaves the router as it is",
-    "--per-layer-token-embedding-type": "write a rule for `per_layer_token_embd`",
-}
-_PARTLY = re.compile(r"--(?:attn-(?:q|k|v|qkv|output)|ffn-(?:gate|down|up))-type")
-_TENSORS = {
-    "--token-embedding-type": r"^token_embd\.weight$",
-    "--output-tensor-type": r"^output\.weight$",
-}
-VALUED = {"--imatrix", "--custom-q", "--tensor-type", "--tensor-type-file", *_TENSORS}
-VALUED |= {"--max-buffer-size"}
-BARE = {"--allow-requantize", "--pure", "--leave-output-tensor", "--ignore-imatrix-rules"}
-BARE |= {"--repack", "--symmetric-q40", "--slow-iq2ks"} | _HARMLESS
-"""Options without a value; every other one has one."""
+
+class QuantizeOption(NamedTuple):
+    """``effect``: "noted" for the quant or for nothing, "rules" that the engine in ``note`` reads,
+    the "tensor" that has that name, or "refused" with what to do instead. ``value``: "yes" or
+    "no"."""
+
+    value: str
+    effect: str
+    note: str
+
+
+def _options() -> Iterator[tuple[str, QuantizeOption]]:
+    _, *rows = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8").splitlines()
+    for row in rows:
+        option, *columns = row.split("\t")
+        yield option, QuantizeOption(*columns)
+
+
+OPTIONS: Mapping[str, QuantizeOption] = dict(_options())
 _USAGE = "it is `llama-quantize [options] IN OUT TYPE [threads]`"
 _ALIASES = ("COPY", "Q3_K", "Q4_K", "Q5_K")
 # Where two share a number, llama.cpp's comes first.
 _NUMBERS = {f.file_type: f.name for f in reversed([*FTYPES.values()]) if f.name not in _ALIASES}
 
 
-def base_type_of(value: Value) -> str | None:
+def base_type_of(value: Spanned) -> str | None:
     """The base type that the word names, by its name in any case or by the engine's number."""
     if not value.known or value.known.upper() == "COPY":
         return None
@@ -63,27 +53,35 @@ def base_type_of(value: Value) -> str | None:
         return None
 
 
+def base_type_in(files: Sequence[Spanned]) -> tuple[int, str]:
+    """Which of ``IN [OUT] TYPE`` is the base type, and which it is; (0, "") where none is."""
+    named = ((n, base_type_of(word)) for n, word in enumerate(files[:3]) if n)
+    return next(((n, base) for n, base in named if base), (0, ""))
+
+
 class QuantizeOptions:
     """The words after ``llama-quantize``, read one by one."""
 
     def __init__(
-        self, source: ForeignText, words: Sequence[Value], offset: int, notes: Notes
+        self, source: ForeignText, words: Sequence[Spanned], offset: int, notes: Notes
     ) -> None:
-        self.source, self.words, self.at, self.notes = source, words, source.at(offset), notes
+        self.source, self.words, self.offset, self.notes = source, words, offset, notes
         # Options that only one engine has, by the engine.
         self.flavours: dict[str, Spanned] = {}
-        self.rules: list[ForeignRule] = []
+        self.rules: list[Rule] = []
+        # Of options for one tensor: they override every rule.
+        self.exact_rules: dict[str, Spanned] = {}
         # The other options, each with its value or itself.
-        self.given: dict[str, Value] = {}
+        self.given: dict[str, Spanned] = {}
 
     def quant(self, name: str) -> ForeignQuant:
         """The quant that the command makes. RecipeError for what no recipe says; faults of rules
         and warnings are in the notes."""
-        files = self._options()
+        files = self._read_options()
         base = self._base_type(files)
-        model, output = files[0], files[1] if base_type_of(files[1]) is None else None
-        if isinstance(model, Unknown):
-            self.notes.warn(self.at, f"the source is not computed: {self._why(model)}")
+        at, (model, output) = self.source.at(self.offset), files[:2]
+        if model.unknown:
+            self.notes.warn(at, f"the source is not computed: {self._why(model)}")
         rules = (*self._exact_rules(), *self.rules)
         ftype = ftype_by_name(base)
         flavour = next(iter(self.flavours), None) or only_flavour(rules)
@@ -98,140 +96,128 @@ class QuantizeOptions:
         if pure and flavour == IK_LLAMA_CPP and self.rules:
             message = "ik_llama.cpp ignores every rule under --pure"
             raise self._fail(pure, message, "take --pure out of the script")
-        output_name = output.text if output and (output.known or "/" in output.text) else None
+        is_output = base_type_of(output) is None and (output.known or "/" in output.text)
         return ForeignQuant(
             name,
             rules,
-            self.at,
+            at,
             type=base,
             flavour=flavour,
             mixture="pure" if pure else "engine",
             imatrix=self._imatrix(),
             source=model.known if model.known.strip() else None,
-            output=output_name,
+            output=output.text if is_output else None,
             allow_requantize="--allow-requantize" in self.given,
         )
 
-    def _fail(self, word: Value | None, message: str, hint: str | None = None) -> RecipeError:
+    def _fail(self, word: Spanned | None, message: str, hint: str | None = None) -> RecipeError:
         """The error at the word, or at the command."""
-        at = self.at if word is None else self.source.at(word.start)
-        return RecipeError([at.problem(message, hint=hint)])
+        return self.source.error(self.offset if word is None else word.start, message, hint)
 
-    def _not_computed(self, what: str, value: Unknown, hint: str = "") -> RecipeError:
+    def _not_computed(self, what: str, value: Spanned, hint: str = "") -> RecipeError:
         message = f"{what}: not computed: {self._why(value)}"
         return self._fail(None, message, f"write it as it is into the command{hint}")
 
-    def _why(self, value: Unknown) -> str:
+    def _why(self, value: Spanned) -> str:
         line = self.source.at(value.start).line
-        return value.reason if line == self.at.line else f"{value.reason} (line {line})"
+        here = self.source.at(self.offset).line
+        return value.unknown if line == here else f"{value.unknown} (line {line})"
 
-    def _options(self) -> Sequence[Value]:
+    def _read_options(self) -> Sequence[Spanned]:
         """Reads the options; what is left are the files, the base type and the threads."""
-        at = 0
-        while at < len(self.words):
-            word = self.words[at]
-            flag = word.known
-            if not isinstance(word, Spanned) or not flag.startswith("--"):
-                break
-            at += 1
-            if flag in _REFUSED or _PARTLY.fullmatch(flag):
-                why = _REFUSED.get(flag, "the engine heeds it for some base types only")
-                raise self._fail(word, f"a recipe cannot say {flag}", why)
-            if flag in BARE:
-                self.given[flag] = word
-            elif flag not in VALUED:
-                raise self._fail(word, f"llama-quantize has no option {flag}")
-            elif at >= len(self.words):
-                raise self._fail(word, f"{flag} without its value")
+        words = [*reversed(self.words)]
+        while words and words[-1].known.startswith("--"):
+            flag = words.pop()
+            option = OPTIONS.get(flag.text)
+            if option is None:
+                raise self._fail(flag, f"llama-quantize has no option {flag.text}")
+            if option.effect == "refused":
+                raise self._fail(flag, f"a recipe cannot say {flag.text}", option.note)
+            if option.value == "yes" and not words:
+                raise self._fail(flag, f"{flag.text} without its value")
+            value = words.pop() if option.value == "yes" else flag
+            if option.effect == "noted":
+                self.given[flag.text] = value
+            elif value.unknown:
+                message = f"what {flag.text} is given is not known without running the script"
+                hint = "write it as it is into the command"
+                raise self._fail(value, f"{message}: {value.unknown}", hint)
+            elif option.effect == "tensor":
+                self.exact_rules[flag.text] = value
             else:
-                self._valued(word, self.words[at])
-                at += 1
-        return self.words[at:]
+                self._rules(flag, option.note, value)
+        return words[::-1]
 
-    def _valued(self, flag: Spanned, value: Value) -> None:
-        if flag.text in ("--imatrix", "--max-buffer-size"):
-            self.given[flag.text] = value
-            return
-        if isinstance(value, Unknown):
-            message = f"what {flag.text} is given is not known without running the script"
-            hint = "write it as it is into the command"
-            raise self._fail(value, f"{message}: {value.reason}", hint)
-        if flag.text in _TENSORS:
-            self.given[flag.text] = value
-            return
-        flavour = IK_LLAMA_CPP if flag.text == "--custom-q" else LLAMA_CPP
+    def _rules(self, flag: Spanned, flavour: str, value: Spanned) -> None:
+        """Adds the rules of an option that the engine ``flavour`` has."""
         self.flavours.setdefault(flavour, flag)
         if len(self.flavours) > 1:
             first = next(iter(self.flavours.values())).text
             raise self._fail(flag, f"no engine has both {flag.text} and {first}")
-        source, text = self.source, value
+        source = self.source
         if flag.text == "--tensor-type-file":
             try:
                 source = read_foreign(Path(source.file).parent / Path(value.text).expanduser())
             except InputError as error:
                 raise self._fail(value, error.message, error.hint) from None
-            text = source.whole
+            value = source.whole
         if flavour == IK_LLAMA_CPP:
-            self.rules += custom_q(source, text, self.notes)
+            self.rules += custom_q(source, value, self.notes)
         else:
-            self.rules += read_rules(source, text.words(), LLAMA_CPP, self.notes)
+            self.rules += read_rules(source, value.words(), LLAMA_CPP, self.notes)
 
-    def _exact_rules(self) -> list[ForeignRule]:
-        """The options for one tensor: they override every rule, so they come first."""
-        found = []
-        for flag in (flag for flag in self.given if flag in _TENSORS):
-            value = self.given[flag]
+    def _exact_rules(self) -> Iterator[Rule]:
+        """The options for one tensor as rules."""
+        for flag, value in self.exact_rules.items():
             at = self.source.at(value.start)
             try:
-                type_name = by_name(value.known).name
+                type_name = by_name(value.text).name
             except InputError as error:
                 raise self._fail(value, error.message, error.hint) from None
-            if IK_LLAMA_CPP in self.flavours and type_name != value.known:
-                message = f"ik_llama.cpp ignores {flag} {value.known}"
-                hint = f"{type_name} would be heeded"
-                self.notes.warn(at, f"{message} (names are case-sensitive)", hint)
-                continue
-            found.append(ForeignRule(_TENSORS[flag], type_name, at))
-        return found
+            if IK_LLAMA_CPP in self.flavours and type_name != value.text:
+                message = f"ik_llama.cpp ignores {flag} {value.text} (names are case-sensitive)"
+                self.notes.warn(at, message, f"{type_name} would be heeded")
+            else:
+                yield Rule(OPTIONS[flag].note, type_name, at=at)
 
     def _imatrix(self) -> str | None:
         value = self.given.get("--imatrix")
-        if not isinstance(value, Unknown):
+        if value is None or not value.unknown:
             return None if value is None else value.text
         # A path that only running would tell is still an imatrix.
-        message = f"the imatrix's path is not known ({value.reason}): `imatrix.dat` stands for it"
+        message = f"the imatrix's path is not known ({value.unknown}): `imatrix.dat` stands for it"
         self.notes.warn(self.source.at(value.start), message)
         return "imatrix.dat"
 
-    def _base_type(self, files: Sequence[Value]) -> str:
+    def _base_type(self, files: Sequence[Spanned]) -> str:
         """Of ``IN [OUT] TYPE [THREADS]``."""
         first = files[0] if files else Spanned()
         for number, word in enumerate(files):
             if not word.known.startswith("-"):
                 continue
-            if isinstance(first, Unknown) and number <= 2:
+            if first.unknown and number <= 2:
                 raise self._not_computed("the options", first)
             message = f"llama-quantize takes no option behind the files: {word.known}"
             raise self._fail(word, message, "write it before the files")
-        place = next((n for n in (1, 2) if n < len(files) and base_type_of(files[n])), None)
-        if place is None:
+        place, base = base_type_in(files)
+        if not place:
             raise self._no_base_type(files)
-        if isinstance(first, Unknown) and first.optional and files[1].known and place == 2:
+        if first.optional and files[1].known and place == 2:
             # Where it is nothing, what stands second is the source.
             hint = ", or put it in quotes where it is the source"
             raise self._not_computed("the options or the source", first, hint)
         for number, word in enumerate(files[place + 1 :]):
-            if isinstance(word, Spanned) and (number or not word.text.strip().isdecimal()):
+            if not word.unknown and (number or not word.text.strip().isdecimal()):
                 what = "behind the number of threads" if number else "as the number of threads"
                 message = f"llama-quantize does not take `{word.text[:60]}` {what}"
                 raise self._fail(word, message, _USAGE)
-        return base_type_of(files[place]) or ""
+        return base
 
-    def _no_base_type(self, files: Sequence[Value]) -> RecipeError:
-        if any(map(base_type_of, files[3:8])) and isinstance(files[0], Unknown):
+    def _no_base_type(self, files: Sequence[Spanned]) -> RecipeError:
+        if any(map(base_type_of, files[3:8])) and files[0].unknown:
             return self._not_computed("the options", files[0])
-        unknown = [word for word in files[:3] if isinstance(word, Unknown)]
-        if unknown and (len(files) < 3 or isinstance(files[2], Unknown)):
+        unknown = [word for word in files[:3] if word.unknown]
+        if unknown and (len(files) < 3 or files[2].unknown):
             what = "the base type" if len(files) > 1 else "what the command is given"
             return self._not_computed(what, unknown[-1])
         word = files[min(2, len(files) - 1)].known if files else ""

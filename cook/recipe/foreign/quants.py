@@ -16,29 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic_core import PydanticCustomError
+
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.foreign.text import ForeignText, Spanned
+from cook.recipe.groups import Group
+from cook.recipe.rules import FORCE_PATTERN, Rule
 
 MAX_PROBLEMS = 50
 PLACEHOLDER = "MODEL-BF16.gguf"
 """What a model that is not named is called."""
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True)
-class ForeignRule:
-    """``pattern`` as cook's own patterns read it, ``type`` in its exact spelling.
-
-    ``comments`` are the comment lines before it, without ``#``; None between two of them is an
-    empty line.
-    """
-
-    pattern: str
-    type: str
-    at: Location
-    comments: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class ForeignQuant:
     """
 
     name: str
-    rules: tuple[ForeignRule, ...]
+    rules: tuple[Rule, ...]
     at: Location
     type: str | None = None
     flavour: str | None = None
@@ -82,7 +71,7 @@ class Notes:
             raise RecipeError(self.problems)
 
 
-def custom_q(source: ForeignText, text: Spanned, notes: Notes) -> tuple[ForeignRule, ...]:
+def custom_q(source: ForeignText, text: Spanned, notes: Notes) -> tuple[Rule, ...]:
     """The rules of one ``--custom-q`` argument."""
     if "\n" in text.text:
         at = source.at(text.origin[text.text.index("\n")])
@@ -94,37 +83,29 @@ def custom_q(source: ForeignText, text: Spanned, notes: Notes) -> tuple[ForeignR
 
 def rule_lines(text: Spanned) -> Iterator[Spanned]:
     """The lines that are neither empty nor comments."""
-    for line in text.lines():
-        item = line.strip()
-        if item.text and not item.text.startswith("#"):
-            yield item
+    return (item for line in text.lines() if (item := line.strip()) and item.text[0] != "#")
 
 
 def read_rules(
     source: ForeignText, items: Iterable[Spanned], flavour: str | None, notes: Notes
-) -> tuple[ForeignRule, ...]:
+) -> tuple[Rule, ...]:
     """The rules that ``items`` are; ``flavour`` is the engine that reads them, if it is one."""
     rules = (_rule(source, item, flavour, notes) for item in items)
     return tuple(rule for rule in rules if rule is not None)
 
 
-def _rule(
-    source: ForeignText, item: Spanned, flavour: str | None, notes: Notes
-) -> ForeignRule | None:
-    from pydantic_core import PydanticCustomError
-
-    from cook.recipe.rules import FORCE_PATTERN
+def _rule(source: ForeignText, item: Spanned, flavour: str | None, notes: Notes) -> Rule | None:
     from cook.recipe.schema import check_selector
 
     at = source.at(item.start)
     pattern, equals, type_text = item.text.partition("=")
     if not equals or not pattern:
-        shown = f"`{item.text[:60]}`" if item.text else "nothing between two commas"
         hint = "a rule is `pattern=type`"
         if item.text.startswith("#") and flavour == IK_LLAMA_CPP:
             hint = "the script's filter leaves this comment in; only lines that it drops are safe"
         elif item.text.startswith("#"):
             hint = "a --tensor-type-file has no comments; is this a .recipe (--from recipe)?"
+        shown = f"`{item.text[:60]}`" if item else "nothing between two commas"
         notes.error(at, f"not a rule: {shown}", hint)
         return None
     type_name = None
@@ -143,10 +124,18 @@ def _rule(
         offset = min(int(fault["offset"]) - len(FORCE_PATTERN), len(item) - 1)
         notes.error(source.at(item.origin[max(offset, 0)]), fault["text"], fault["hint"])
         return None
-    if type_name is None:
-        return None
-    first = not source.line(at.line)[: at.column - 1].strip()
-    return ForeignRule(pattern, type_name, at, comments_before(source, at.line) if first else ())
+    return Rule(selector_of(pattern), type_name, at=at) if type_name else None
+
+
+def selector_of(pattern: str) -> str:
+    """The pattern as a recipe writes it: a text that is also a group's name is forced."""
+    from cook.recipe.schema import check_selector
+
+    try:
+        plain = check_selector(pattern) not in frozenset(Group)
+    except PydanticCustomError:
+        plain = False
+    return pattern if plain and not pattern.startswith(FORCE_PATTERN) else FORCE_PATTERN + pattern
 
 
 def _type(text: str, flavour: str | None) -> str:
@@ -164,22 +153,7 @@ def _type(text: str, flavour: str | None) -> str:
     return found.name
 
 
-def comments_before(source: ForeignText, number: int) -> tuple[str | None, ...]:
-    """The comment lines that stand right above line ``number``, empty lines among them."""
-    found: list[str | None] = []
-    for above in range(number - 1, 0, -1):
-        line = source.line(above).strip()
-        if line and (not line.startswith("#") or line.startswith("#!")):
-            break
-        found.append(_UNPRINTABLE.sub(" ", line.lstrip("#")).rstrip() if line else None)
-    while found and found[-1] is None:
-        found.pop()
-    while found and found[0] is None:
-        found.pop(0)
-    return tuple(reversed(found))
-
-
-def only_flavour(rules: Sequence[ForeignRule]) -> str | None:
+def only_flavour(rules: Sequence[Rule]) -> str | None:
     """The engine that the types need, if only one has them."""
     for flavour in (IK_LLAMA_CPP, LLAMA_CPP):
         if any(by_name(rule.type).engines == {flavour} for rule in rules):

@@ -13,9 +13,9 @@ from pathlib import Path
 from cook.errors import InputError, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP
 from cook.recipe.foreign.bash import Call, Shell
-from cook.recipe.foreign.quantize_options import BARE, VALUED, QuantizeOptions, base_type_of
+from cook.recipe.foreign.quantize_options import OPTIONS, QuantizeOptions, base_type_in
 from cook.recipe.foreign.quants import ForeignQuant, Notes, read_rules, rule_lines, safe_name
-from cook.recipe.foreign.text import ForeignText, Spanned, Unknown, Value
+from cook.recipe.foreign.text import ForeignText, Spanned
 
 MAX_BLOCKS = 200
 
@@ -50,6 +50,11 @@ _OTHER_LANGUAGES = {
 }
 _SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"}
 _COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t>]*(?P<fence>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w-]*)[^\n]*\n"
+    r"(?P<body>(?:(?![ \t>]*(?P=fence))[^\n]*(?:\n|\Z(?<!\n)))*)",
+    re.MULTILINE,
+)
 
 
 def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
@@ -74,7 +79,7 @@ def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQu
                 continue
             if function:
                 message = f"this command is in `{function}`, which the script does not call as such"
-                raise _fault(source, call, message, "write out the commands that it runs")
+                raise source.error(call.offset, message, "write out the commands that it runs")
             quants.append(QuantizeOptions(source, words, call.offset, notes).quant(name))
         except RecipeError as error:
             notes.problems += [p for p in error.problems if p not in notes.problems]
@@ -84,8 +89,8 @@ def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQu
 
 def _block(source: ForeignText, shell: Shell, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     """The rules of the variable that holds some, of a script without a command."""
-    blocks = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.text}
-    block = blocks.get("custom") or (next(iter(blocks.values())) if len(blocks) == 1 else None)
+    texts = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.known}
+    block = texts.get("custom") or (next(iter(texts.values())) if len(texts) == 1 else None)
     for line in re.finditer(r"[ \t]*([^\s#]\S*).*", source.text):
         named = _NAMING.fullmatch(line[1]) and (block or line[1] not in _PRINTING)
         if _TEXT.search(line[0]) and not named:
@@ -103,8 +108,7 @@ def _named_apart(quants: Sequence[ForeignQuant]) -> tuple[ForeignQuant, ...]:
     (a retry, two branches) is one."""
     distinct: dict[object, ForeignQuant] = {}
     for q in quants:
-        rules = tuple((rule.pattern, rule.type) for rule in q.rules)
-        distinct.setdefault((q.output or q.at, q.type, q.imatrix, q.mixture, rules), q)
+        distinct.setdefault((q.output or q.at, q.type, q.imatrix, q.mixture, q.rules), q)
     if len(distinct) < 2:
         return tuple(distinct.values())
     named, used = [], list[str]()
@@ -140,55 +144,37 @@ def _check_language(source: ForeignText) -> None:
         if not language:
             message = "this is a command of Windows: bash takes its `\\` for something else"
         place = found.start(1) if found and not language else 0
-        raise RecipeError([source.at(line.start() + place).problem(message, hint=hint)])
+        raise source.error(line.start() + place, message, hint)
     if language is not None:
         raise InputError(f"{source.file} is {language}: cook reads bash", hint=hint)
 
 
 def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
     """The card's shell blocks: where each begins, and a text that ends with it: places stay."""
-    fence = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*\{?\.?([\w-]*)")
-    lines = re.findall(r"[^\n]*\n|[^\n]+", source.text)
-    at = place = blocks = 0
-    while at < len(lines):
-        opening = fence.match(lines[at])
-        place += len(lines[at])
-        at += 1
-        if opening is None:
-            continue
-        first = at
-        while at < len(lines) and not lines[at].strip(" \t>\n").startswith(opening[1]):
-            at += 1
-        body, language = lines[first:at], opening[2].lower()
-        text = "".join(body)
-        if language in _SHELL_BLOCKS or (not language and _COMMAND.search(text)):
+    blocks = 0
+    for block in _FENCE.finditer(source.text):
+        language, body = block["language"].lower(), block["body"]
+        if language in _SHELL_BLOCKS or (not language and _COMMAND.search(body)):
             blocks += 1
             if blocks > MAX_BLOCKS:
                 raise InputError(f"{source.file} has more than {MAX_BLOCKS} shell blocks")
-            typed = source.text[:place] + "".join(_typed(body))
-            yield place, ForeignText(source.file, typed)
-        place += len(text)
+            start = block.start("body")
+            yield start, ForeignText(source.file, source.text[:start] + _typed(body))
 
 
-def _typed(lines: Sequence[str]) -> Iterator[str]:
+def _typed(block: str) -> str:
     """What was typed, of lines with ``$`` prompts: without them and without what was printed."""
-    prompted = any(line.lstrip().startswith("$ ") for line in lines)
-    goes_on = False
-    for line in lines:
-        prompt = line.lstrip().startswith("$ ")
-        shown = not prompted or prompt or goes_on
-        if shown:
-            yield line.replace("$ ", "  ", 1) if prompt else line
-        else:
-            yield re.sub(r"[^\n]", " ", line)
-        goes_on = shown and line.rstrip("\n").endswith("\\")
+    if not re.search(r"(?m)^[ \t]*\$ ", block):
+        return block
+    typed = re.compile(r"(?m)^[ \t]*\$ (?:[^\n]*\\\n)*[^\n]*$")
+    at, out = 0, ""
+    for found in typed.finditer(block):
+        out += re.sub(r"[^\n]", " ", block[at : found.start()]) + found[0].replace("$ ", "  ", 1)
+        at = found.end()
+    return out + re.sub(r"[^\n]", " ", block[at:])
 
 
-def _fault(source: ForeignText, call: Call, message: str, hint: str) -> RecipeError:
-    return RecipeError([source.at(call.offset).problem(message, hint=hint)])
-
-
-def _arguments(source: ForeignText, call: Call) -> Sequence[Value] | None:
+def _arguments(source: ForeignText, call: Call) -> Sequence[Spanned] | None:
     """What the quantizer is given, where the call is its; RecipeError where it is one that is not
     computed."""
     start = _behind_program(source, call)
@@ -201,11 +187,11 @@ def _arguments(source: ForeignText, call: Call) -> Sequence[Value] | None:
         return None
     if repeating := _REPEATING & set(before):
         message = f"what `{repeating.pop()}` gives to llama-quantize is known only when it runs"
-        raise _fault(source, call, message, "write one command for each file and type")
+        raise source.error(call.offset, message, "write one command for each file and type")
     if "--entrypoint" in before[-1:] or call.words[start - 1].text.startswith("--entrypoint="):
         message = "which words of `--entrypoint` are llama-quantize's is not computed"
         hint = "write the command as it runs inside: llama-quantize [options] IN OUT TYPE"
-        raise _fault(source, call, message, hint)
+        raise source.error(call.offset, message, hint)
     return arguments
 
 
@@ -214,11 +200,10 @@ def _behind_program(source: ForeignText, call: Call) -> int | None:
     contained = any(word.text in _CONTAINERS for word in call.words)
     for at, word in enumerate(call.words):
         name, rest = re.split(r"[/\\]", word.text)[-1], call.words[at + 1 :]
-        if _NAMES.fullmatch(name):
+        entry = contained and (word.text == "--quantize" or (word.text == "-q" and _fits(rest)))
+        unknown = word.unknown and not word.text
+        if entry or _NAMES.fullmatch(name):
             return at + 1
-        if contained and (word.text == "--quantize" or (word.text == "-q" and _fits(rest))):
-            return at + 1
-        unknown = isinstance(word, Unknown) and not word.text
         if (unknown or _LIKE_IT.fullmatch(name)) and _fits(rest):
             return at + 1
         if unknown and not at and rest and _NAMED_SO.match(source.text, call.offset):
@@ -226,34 +211,36 @@ def _behind_program(source: ForeignText, call: Call) -> int | None:
     return None
 
 
-def _fits(words: Sequence[Value]) -> bool:
+def _fits(words: Sequence[Spanned]) -> bool:
     """Whether the words are what a quantizer is given: its options, files and a type."""
     at, telling = 0, False
     while at < len(words) and (text := words[at].text).startswith("--"):
-        telling = telling or text in VALUED or text.endswith("-type")
-        at += 1 if text in BARE else 2
+        option = OPTIONS.get(text)
+        own = option is not None and option.value == "yes" and option.effect != "refused"
+        telling = telling or own or text.endswith("-type")
+        at += 1 if option and option.value == "no" else 2
     files = words[at : at + 3]
-    for place in (1, 2):
-        if place < len(files) and base_type_of(files[place]) is not None:
-            named = [word for word in files[:place] if isinstance(word, Spanned)]
-            return all(word.text.endswith((".gguf", ".bin")) for word in named)
+    place, _ = base_type_in(files)
+    if place:
+        return all(file.unknown or file.text.endswith((".gguf", ".bin")) for file in files[:place])
     return telling and len(files) >= 2
 
 
-def _in_text(source: ForeignText, call: Call) -> Sequence[Value] | None:
+def _in_text(source: ForeignText, call: Call) -> Sequence[Spanned] | None:
     """Of a command that is given to another program as a text."""
     program, *rest = call.words
-    name, into = program.text, call.into or ""
+    name = program.text
     keeps = name in _PRINTING and (
-        into.endswith((".sh", ".bash")) or (call.stdin is not None and bool(into or name == "tee"))
+        call.into.endswith((".sh", ".bash"))
+        or (call.stdin is not None and bool(call.into or name == "tee"))
     )
     if _NAMING.fullmatch(name) and not keeps:
         return None
     if name == "eval" or (name in _SHELLS and any(word.text == "-c" for word in rest)):
         given = [word for word in rest if not word.text.startswith("-c")]
-        if given and all(isinstance(w, Spanned) and _PLAIN.fullmatch(w.text) for w in given):
-            pieces = [piece for w in given if isinstance(w, Spanned) for piece in w.words()]
-            return _arguments(source, replace(call, words=tuple(pieces))) if pieces else None
+        if given and all(_PLAIN.fullmatch(word.known) for word in given):
+            pieces = [piece for word in given for piece in word.words()]
+            return _arguments(source, replace(call, words=pieces)) if pieces else None
     texts = [word.text for word in call.words if " " in word.text]
     texts += [call.stdin.text] if call.stdin else []
     piped = call.piped
@@ -264,4 +251,4 @@ def _in_text(source: ForeignText, call: Call) -> Sequence[Value] | None:
     if not any(map(_TEXT.search, texts)):
         return None
     message = f"a llama-quantize command in a text for `{name or '$...'}` is not computed"
-    raise _fault(source, call, message, "write the command itself on a line of its own")
+    raise source.error(call.offset, message, "write the command itself on a line of its own")

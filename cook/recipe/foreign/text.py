@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
 
 from cook.documents.tree import Location
-from cook.errors import InputError
+from cook.errors import InputError, RecipeError
 
 MAX_BYTES = 1 << 20
 """Of a file, and characters of one expanded text: variables may contain one another."""
@@ -37,6 +36,10 @@ class ForeignText:
         """The place of the character at ``offset``."""
         line = bisect_right(self._starts, offset)
         return Location(self.file, line, offset - self._starts[line - 1] + 1)
+
+    def error(self, offset: int, message: str, hint: str | None = None) -> RecipeError:
+        """The one fault, at the character at ``offset``."""
+        return RecipeError([self.at(offset).problem(message, hint=hint)])
 
     def line(self, number: int) -> str:
         """The text of line ``number`` (from 1), without its end."""
@@ -69,16 +72,25 @@ def read_foreign(path: Path) -> ForeignText:
 
 @dataclass(frozen=True)
 class Spanned:
-    """``text``, and for each character its offset in the source."""
+    """``text``, and for each character its offset in the source.
+
+    ``unknown`` says why only running the script would tell what stands before ``text`` (which is
+    ``/llama-quantize`` of ``$1/llama-quantize``), ``place`` where that starts; ``optional``: it
+    may well be no word at all.
+    """
 
     text: str = ""
     origin: tuple[int, ...] = ()
+    unknown: str = ""
+    place: int = 0
+    optional: bool = False
 
     def __len__(self) -> int:
         return len(self.text)
 
-    def __add__(self, other: Spanned) -> Spanned:
-        return Spanned(self.text + other.text, self.origin + other.origin)
+    def __bool__(self) -> bool:
+        """Whether it is more than nothing."""
+        return bool(self.text or self.unknown)
 
     def __getitem__(self, key: slice) -> Spanned:
         return Spanned(self.text[key], self.origin[key])
@@ -86,12 +98,12 @@ class Spanned:
     @property
     def start(self) -> int:
         """Where it begins in the source; 0 for empty text."""
-        return self.origin[0] if self.origin else 0
+        return self.place if self.unknown else self.origin[0] if self.origin else 0
 
     @property
     def known(self) -> str:
-        """The text, which is known as a whole."""
-        return self.text
+        """The text where all of it is known, else nothing."""
+        return "" if self.unknown else self.text
 
     def rstrip(self, chars: str) -> Spanned:
         return self[: len(self.text.rstrip(chars))]
@@ -106,22 +118,24 @@ class Spanned:
         while (end := self.text.find(separator, start)) >= 0:
             yield self[start:end] if end > start else Spanned("", self.origin[end : end + 1])
             start = end + 1
-        yield self[start:] if start < len(self.text) else Spanned("", self.origin[-1:])
+        yield self[start:] if start < len(self) else Spanned("", self.origin[-1:])
+
+    def parts(self, pattern: str) -> Iterator[Spanned]:
+        """What of it matches the pattern, one after another."""
+        return (self[match.start() : match.end()] for match in re.finditer(pattern, self.text))
 
     def words(self) -> Iterator[Spanned]:
         """The parts between blanks."""
-        for match in re.finditer(r"\S+", self.text):
-            yield self[match.start() : match.end()]
+        return self.parts(r"\S+")
 
     def lines(self) -> Iterator[Spanned]:
         """Lines with their ends."""
-        for match in re.finditer(r"[^\n]*\n|[^\n]+$", self.text):
-            yield self[match.start() : match.end()]
+        return self.parts(r"[^\n]*\n|[^\n]+$")
 
-    def replaced(self, pattern: re.Pattern[str], by: str, count: int = 0) -> Spanned:
+    def replaced(self, pattern: str, by: str, count: int = 0) -> Spanned:
         """Every match (or the first ``count``) replaced by the plain text ``by``."""
         parts, end = [], 0
-        for number, match in enumerate(pattern.finditer(self.text)):
+        for number, match in enumerate(re.finditer(pattern, self.text)):
             if count and number >= count:
                 break
             place = self.origin[match.start() : match.start() + 1] or self.origin[-1:]
@@ -130,29 +144,16 @@ class Spanned:
         return joined([*parts, self[end:]])
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """Text that only running a script would give, why, and where it starts (an offset).
-
-    ``text`` is what follows it in the same word and is known (``/llama-quantize`` of
-    ``$1/llama-quantize``). ``optional``: it may well be no word at all.
-    """
-
-    reason: str
-    start: int
-    text: str = ""
-    optional: bool = False
-    known: ClassVar[str] = ""
-
-
-Value = Spanned | Unknown
-
-
 def joined(parts: Iterable[Spanned]) -> Spanned:
-    """The parts as one text; InputError beyond the size limit."""
+    """The parts as one text, of which the first unknown one says why it is; InputError beyond the
+    size limit."""
     pieces = list(parts)
+    if len(pieces) == 1:
+        return pieces[0]
     if sum(map(len, pieces)) > MAX_BYTES:
         raise InputError("a text of the script grows beyond 1 MiB when it is expanded")
-    return Spanned(
-        "".join(p.text for p in pieces), tuple(chain.from_iterable(p.origin for p in pieces))
-    )
+    unknown = [number for number, piece in enumerate(pieces) if piece.unknown]
+    first = pieces[unknown[0]] if unknown else Spanned()
+    known = pieces[unknown[-1] if unknown else 0 :]
+    origin = tuple(chain.from_iterable(piece.origin for piece in known))
+    return Spanned("".join(p.text for p in known), origin, first.unknown, first.place)

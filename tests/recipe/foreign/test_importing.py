@@ -25,7 +25,7 @@ from cook.recipe.foreign.quants import Notes
 from cook.recipe.foreign.text import read_foreign
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
-from cook.recipe.rules import FORCE_PATTERN, resolve
+from cook.recipe.rules import resolve
 
 DATA = Path(__file__).parents[2] / "data"
 LING_TSV = DATA / "ling-flash-2.0.tensors.tsv"
@@ -302,10 +302,8 @@ def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
         (read,) = read_quants(found.format, read_foreign(path), notes)
         notes.check()
         # Rule for rule, the recipe says what was read.
-        said = [
-            (r.selector.removeprefix(FORCE_PATTERN), r.type) for r in found.loaded.quants[0].rules
-        ]
-        assert said == [(rule.pattern, rule.type) for rule in read.rules]
+        said = [str(rule) for rule in found.loaded.quants[0].rules]
+        assert said == [str(rule) for rule in read.rules]
         assert parse_recipe(found.text, Path("x.yaml")).quants == found.loaded.quants
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.documents.tree import Location
 from cook.formats.gguf import TensorInfo
-from cook.recipe.foreign.importing import PATTERNS, grouped, selector_of
-from cook.recipe.foreign.quants import ForeignRule
-from cook.recipe.groups import Group, group_of
+from cook.recipe.foreign.exporting import PATTERNS
+from cook.recipe.foreign.importing import grouped
+from cook.recipe.foreign.quants import selector_of
+from cook.recipe.groups import group_of
 from cook.recipe.pattern import parse_pattern
+from cook.recipe.rules import ModelTensors, Rule
 
 # Names of gguf-py/gguf/constants.py, across architectures; norms, biases and vectors are kept.
 STEMS = re.findall(
@@ -58,9 +60,6 @@ def test_the_patterns_are_sayable_everywhere() -> None:
         assert not re.search(r"[,=\s A-Z]|\{", pattern)
 
 
-AT = Location("x", 1, 1)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -75,24 +74,16 @@ def test_grouping_changes_no_type(pairs: list[tuple[str, str]]) -> None:
     names = [f"blk.{i}.{part}.weight" for i in range(2) for part in parts]
     names += ["output.weight", "token_embd.weight"]
     tensors = [TensorInfo(name, (256, 256), 0) for name in names]
-    rules = [ForeignRule(pattern, type_name, AT) for pattern, type_name in pairs]
-    found = grouped(rules, tensors, "", "llama.cpp")
-    for name in names:
-        before = next((r.type for r in rules if re.search(r.pattern, name)), None)
-        after = next(
-            (
-                r.type
-                for r in found.rules
-                if (
-                    group_of(name) == r.pattern
-                    if r.pattern in frozenset(Group)
-                    else re.search(r.pattern.removeprefix("re:"), name)
-                )
-            ),
-            None,
-        )
-        assert before == after, name
-    assert found.covered == all(any(re.search(r.pattern, n) for r in rules) for n in names)
+    rules = [Rule(selector_of(pattern), type_name) for pattern, type_name in pairs]
+    model = ModelTensors(tensors)
+    written, unused, covered = grouped(rules, model, "llama.cpp")
+
+    def types(rules: Sequence[Rule]) -> list[str | None]:
+        return [next((r.type for r in rules if name in model.hits(r)), None) for name in names]
+
+    assert types(written) == types(rules)
+    assert types([r for r in rules if not any(r is other for other in unused)]) == types(rules)
+    assert covered == (None not in types(rules))
 
 
 def test_selectors_that_need_to_be_forced() -> None:

@@ -357,7 +357,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {
 def test_a_base_type_by_its_name_or_by_the_number_of_the_engine(
     word: str, base: str | None
 ) -> None:
-    assert base_type_of(Spanned(word, tuple(range(len(word))))) == base
+    assert base_type_of(Spanned(word)) == base
 
 
 def given(path: Path) -> str:
