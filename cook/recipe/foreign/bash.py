@@ -12,7 +12,7 @@ assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,15 +24,16 @@ from cook.recipe.foreign.programs import printed
 from cook.recipe.foreign.text import ForeignText, Spanned, joined
 
 MAX_DEPTH = 32
-"""Of commands and expansions inside one another, and functions that call one another."""
+"""Of commands, expansions, loops and calls of functions inside one another, where each that has
+commands of its own counts twice."""
 MAX_WORK = 1 << 25
 """Characters that all expansions may come to, where a word counts as 256 of them and a command as
 1,024: the bound on loops and functions."""
 MAX_EDITED = 1 << 14
 """Characters of a text that ``${x/...}`` and its like work on."""
 
-Held = Spanned | list[Spanned] | None
-"""What a variable holds: a text, the elements of an array, or nothing."""
+Values = list[Spanned]
+"""What a variable holds: one text, as many as an array has elements, or one unknown for either."""
 
 
 class WordPart(NamedTuple):
@@ -47,6 +48,7 @@ class WordPart(NamedTuple):
 class Call:
     """A command as it is given: its words, program first; ``piped`` is the one before it in a
     pipeline, ``into`` the file that gets what it ``prints``, None where it is no command at all.
+    ``within`` is the function whose body it was read in, before any call of that.
 
     Assignments in front of the words are its ``environment``; they ``replaced`` what the variables
     held.
@@ -58,8 +60,9 @@ class Call:
     stdin: Spanned | None = None
     into: str = ""
     prints: Spanned | None = None
-    replaced: dict[str, Held] = field(default_factory=dict)
-    environment: dict[str, Held] = field(default_factory=dict)
+    within: Function | None = None
+    replaced: dict[str, Values | None] = field(default_factory=dict)
+    environment: dict[str, Values | None] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -73,14 +76,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Function:
-    """``body`` is where its commands begin; ``calls`` are they where no parameter is known.
-    ``certain``: no condition decides whether it is this one."""
+    """It is defined at ``offset``; ``body`` is where its commands begin. ``certain``: no condition
+    decides whether it is this one."""
 
     name: str
     source: ForeignText
     offset: int
     body: int
-    calls: Sequence[Call]
     certain: bool
 
 
@@ -88,22 +90,20 @@ _WORD_ENDS = " \t\n;|&()<>"
 _BLANKS = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")
 _BLANKS_AND_LINES = re.compile(r"(?:[ \t\n]|\\\n|#[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[0-9@*])", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=", re.ASCII)
 _ARITHMETIC_CHANGE = re.compile(
     r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))",
     re.ASCII,
 )
+_ARITHMETIC = re.compile(r"\(\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)\)")
 _REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])(?!\()")
-_BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
-_LISTED = re.compile(
-    r"([^{}\s;|&()<>\"'$`\\]*)\{([^{}\s;|&()<>\"'$`\\]*,[^{}\s;|&()<>\"'$`\\]*)\}"
-    r"([^{}\s;|&()<>\"'$`\\]*)(?=[\s;|&()<>]|\Z)"
-)
+_ITSELF = r"[^{}\s;|&()<>\"'$`\\]*"
+_LISTED = re.compile(rf"({_ITSELF})\{{({_ITSELF},{_ITSELF})\}}({_ITSELF})(?=[\s;|&()<>]|\Z)")
 _EXPANSION = re.compile(
-    r"(!?[A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4}|\$?[A-Za-z_]\w*)\])?"
-    r"(:?[-=+?]|%%?|##?|//?|\^\^?|,,?|(?=\}))",
+    r"(?P<name>![A-Za-z_]\w*(?=\[[@*]\]\})|[A-Za-z_]\w*|[0-9]+|[@*])"
+    r"(?:\[(?P<index>[@*]|\d{1,4}|\$?[A-Za-z_]\w*)\])?"
+    r"(?P<operator>:?[-=+?]|%%?|##?|//?|\^\^?|,,?|(?=\}))",
     re.ASCII,
 )
 _FUNCTION = re.compile(
@@ -111,11 +111,13 @@ _FUNCTION = re.compile(
     r"\s*\{(?=\s)",
     re.ASCII,
 )
-_FOR = re.compile(r"(?:for|select)[ \t]+([A-Za-z_]\w*)\s*(in(?=[\s;]))?", re.ASCII)
-_WHILE = re.compile(r"(while|until)(?=[\s(!])|(for)[ \t]*(?=\(\()")
+_LOOP = re.compile(
+    r"(?P<kind>for|select)[ \t]+(?P<name>[A-Za-z_]\w*)\s*(?P<words>in(?=[\s;]))?"
+    r"|(?P<uncounted>(?:while|until)(?=[\s(!])|for(?=[ \t]*\(\())",
+    re.ASCII,
+)
 _END = re.compile(r"\|\||&&|;;|[\n;&)]")
 _NO_WORDS = re.compile(r"\([ \t]*\)")
-_SINGLE = re.compile(r"'[^']*'")
 _DO = re.compile(r"[;\s]*do(?=\s)")
 _RESERVED = re.compile(
     r"(?:if|then|elif|else|fi|do|done|case|esac|time|function|[{}!])(?=[\s;|&()<>]|\Z)"
@@ -127,27 +129,43 @@ _CHANGING = {*_READING, "getopts", "unset"}
 
 
 @lru_cache
-def _run_of(ends: str) -> re.Pattern[str]:
-    """Characters that mean themselves, quoted or not."""
-    return re.compile(f"[^{re.escape(ends)}\\\\'\"$`]+")
+def _part(ends: str, quoted: bool) -> re.Pattern[str]:
+    """What stands next in a word up to one of ``ends``, by the name of its kind."""
+    escaped = re.escape(f'$`\\"{ends}' if ends else "$`\\")
+    kinds = [
+        r"(?P<nothing>\\\n)",
+        rf"\\(?P<escaped>[{escaped}])" if quoted else r"\\(?P<escaped>.?)",
+        r"(?P<double>\")" if ends else "",
+        "" if quoted else r"'(?P<single>[^']*)'|\$(?P<ansi>'[^']*')",
+        r"(?P<kept>'[^']*')" if quoted and ends == "}" else "",
+        rf"\$(?P<arithmetic>{_ARITHMETIC.pattern})|\$\((?P<command>)|\$\{{(?P<braced>)",
+        r"\$(?P<variable>[A-Za-z_]\w*|[0-9@*])|\$(?P<special>[#?$!-])",
+        r"(?P<backquoted>`(?:\\.|[^`\\])*`)",
+        rf"(?P<plain>[^{re.escape(ends)}\\'\"$`]+|.)",
+    ]
+    return re.compile("|".join(filter(None, kinds)), re.ASCII | re.DOTALL)
 
 
 def _unknown(why: str, place: int, optional: bool = False) -> Spanned:
     return Spanned(unknown=why, place=place, optional=optional)
 
 
+def _is_unknown(values: Values) -> bool:
+    """Whether nothing of it is known, not even how many there are."""
+    return len(values) == 1 and bool(values[0].unknown)
+
+
 class Shell:
     """Goes through scripts in this sense.
 
     ``calls`` are their commands in order, those of substitutions that are not computed among them.
-    ``variables`` hold what was last assigned; ``functions`` has each function by its place,
-    ``called`` the places of those that a command calls.
+    ``variables`` hold what was last assigned; ``called`` are the places of the functions that a
+    command calls.
     """
 
     def __init__(self) -> None:
-        self.variables: dict[str, Held] = {}
+        self.variables: dict[str, Values | None] = {}
         self.calls: list[Call] = []
-        self.functions: dict[int, Function] = {}
         self.called: set[int] = set()
         self._functions: dict[str, Function] = {}
         # Of a function; None outside of one.
@@ -189,10 +207,8 @@ class Shell:
     def _peek(self, count: int = 1) -> str:
         return self._text[self._at : min(self._at + count, self._end)]
 
-    def _take(self, end: int) -> Spanned:
-        taken = Spanned(self._text[self._at : end], tuple(range(self._at, end)))
-        self._at = end
-        return taken
+    def _span(self, start: int, end: int) -> Spanned:
+        return Spanned(self._text[start:end], tuple(range(start, end)))
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         return pattern.match(self._text, self._at, self._end)
@@ -278,7 +294,9 @@ class Shell:
         """A ``(`` where a word could begin: a subshell's, arithmetic, or behind words what a
         test, a pattern or a function's name has there."""
         start = self._at
-        if command.empty and self._peek(2) == "((" and self._arithmetic(start):
+        if command.empty and (found := self._match(_ARITHMETIC)):
+            self._at = found.end()
+            self._forget_changes(found[0], start)
             command.words.append(_unknown("arithmetic is not computed", start))
             return
         tests = command.words and "[[" in self._text[command.offset : start]
@@ -307,28 +325,24 @@ class Shell:
         """``name=value``, ``name+=value``, ``name=(...)``."""
         name, element, appends = found.groups()
         self._at, start = found.end(), found.start()
-        value: Held
+        before = self.variables.get(name) or []
         if self._peek() == "(":
             self._at += 1
             keyed = self._next(_BLANKS_AND_LINES) == "["
-            value = self._list(")")
+            values = [*(before if appends else []), *self._list(")")]
             self._close(")", found.end(), "`(` without `)`")
             if keyed:
-                value = _unknown("arrays with keys are not computed", start)
+                values = [_unknown("arrays with keys are not computed", start)]
         else:
-            value = self._text_of(self._pieces(_WORD_ENDS))
-        before = self.variables.get(name)
-        array = before if isinstance(before, list) else [] if before is None else [before]
+            text = self._text_of(self._pieces(_WORD_ENDS))
+            values = [self._joined([*before[:1], text]), *before[1:]] if appends else [text]
+        if element:
+            values = [_unknown("single elements of arrays are not computed", start)]
         if self._condition:
-            value = _unknown(f"it is assigned inside `{self._condition}`", start, optional=True)
-        elif appends and isinstance(value, list):
-            value = [*array, *value]
-        elif element or (appends and isinstance(before, list)):
-            value = _unknown("single elements of arrays are not computed", start)
-        elif appends and isinstance(value, Spanned):
-            value = self._joined([*array, value])
-        command.replaced.setdefault(name, before)
-        self.variables[name] = value
+            why = f"it is assigned inside `{self._condition}`"
+            values = [_unknown(why, start, optional=True)]
+        command.replaced.setdefault(name, self.variables.get(name))
+        self.variables[name] = values
 
     def _redirect(self, command: Call, found: re.Match[str]) -> None:
         start, operator = self._at, found[1]
@@ -356,8 +370,8 @@ class Shell:
         closed = last_line.search(self._text, start, self._end) if line_end >= 0 else None
         if closed is None:
             raise self._source.error(after, f"the here-document does not end with {name}")
-        self._at, self._behind[line_end] = start, min(closed.end() + 1, self._end)
-        body = self._take(closed.start())
+        self._behind[line_end] = min(closed.end() + 1, self._end)
+        body = self._span(start, closed.start())
         if expands and tabs and re.search(r"[$`]|\\[$`\\\n]", body.text):
             reason = f"a here-document of <<- that expands is not computed: write <<'{name}'"
             body = _unknown(reason, start)
@@ -366,34 +380,26 @@ class Shell:
         elif expands:
             with self._with(_at=start, _end=closed.start()):
                 body = self._text_of(self._pieces("", True))
-        self._at = after
         return self._counted(body)
 
     def _subshell(self, start: int) -> Spanned:
-        """``$(...)``: what it prints, without what it assigns."""
-        self._at += 2
-        before, variables = len(self.calls), dict(self.variables)
+        """``$(...)``, behind its opening: what it prints, without what it assigns."""
+        own = {"variables": dict(self.variables), "calls": [], "_parameters": self._parameters}
         # What stands around it does not make its own commands conditional.
-        outside = self._inside, self._parameters
-        self._inside = []
-        value = self._script(start, ")")
-        self._inside, self._parameters = outside
-        self.variables = variables
+        with self._with(**own, _inside=[]):
+            value, calls = self._script(start, ")"), self.calls
         if value.unknown:
+            self.calls += calls
             return value
-        del self.calls[before:]
         return value.rstrip("\n")
 
     def _look(self, opened: int, until: str) -> tuple[list[Call], set[str]]:
-        """The commands of a body and the variables that they change, without any effect."""
-        before, variables = len(self.calls), dict(self.variables)
-        with self._with(_looks=True, _functions=dict(self._functions)):
+        """The commands of a body and the variables that it changes, without any effect."""
+        before = self.variables
+        own = {"variables": dict(before), "calls": [], "_functions": dict(self._functions)}
+        with self._with(**own, _looks=True):
             self._script(opened, until)
-        calls = self.calls[before:]
-        del self.calls[before:]
-        changed = {k for k, v in self.variables.items() if v is not variables.get(k)}
-        self.variables = variables
-        return calls, changed
+            return self.calls, {k for k, v in self.variables.items() if v is not before.get(k)}
 
     def _compound(self) -> bool:
         """Whether a loop or a function began here; takes it."""
@@ -403,73 +409,60 @@ class Shell:
             with self._with(_inside=[], _parameters=None):
                 calls, _ = self._look(start, "}")
             name, certain = found[1] or found[2], not self._condition
-            function = Function(name, self._source, start, found.end(), calls, certain)
-            self._functions[name] = self.functions[start] = function
-        elif found := self._match(_FOR):
+            function = Function(name, self._source, start, found.end(), certain)
+            self._functions[name] = function
+            self.calls += [replace(call, within=call.within or function) for call in calls]
+        elif found := self._match(_LOOP):
             self._at = found.end()
             values = self._values(found)
-            opening = self._match(_DO)
-            if opening is None:
-                raise self._source.error(start, f"`{found[0].split()[0]}` without `do`")
-            self._at = opening.end()
+            if found["kind"] and not self._match(_DO):
+                raise self._source.error(start, f"`{found['kind']}` without `do`")
             with self._with(_inside=inside):
-                self._for(found[1], values, start)
-        elif found := self._match(_WHILE):
-            self._at = found.end()
-            with self._with(_inside=inside):
-                changed = self._repeat(start)
-            for name in changed:
-                held = self.variables.get(name)
-                if not (isinstance(held, Spanned) and held.unknown):
-                    reason = f"it is assigned inside `{found[1] or found[2]}`"
-                    self.variables[name] = _unknown(reason, start, optional=True)
+                self._loop(found["uncounted"] or "for", found["name"] or "", values, start)
         else:
             return False
         return True
 
     def _values(self, loop: re.Match[str]) -> list[Spanned]:
-        """What the loop runs over: words, or the parameters."""
+        """What the loop runs over: words, the parameters, or nobody knows how often."""
         begin, start = self._at, loop.start()
-        if not loop[0].startswith("select") and not loop[2]:
+        if loop["uncounted"]:
+            return [_unknown("it runs until a condition holds", start)]
+        if loop["kind"] == "for" and not loop["words"]:
             own = _unknown("the script's own arguments are known only when it runs", start)
             return [own] if self._parameters is None else self._parameters
         values = self._list(";\n")
-        if loop[0].startswith("select"):
+        if loop["kind"] == "select":
             return [_unknown("`select` asks for it", start)]
         if not set("'\"\\") & set(self._text[begin : self._at]):
             for number, value in enumerate(values):
                 if set("*?") & set(value.known):
-                    reason = f"`for {loop[1]}` runs over the files `{value.text}`"
+                    reason = f"`for {loop['name']}` runs over the files `{value.text}`"
                     values[number] = _unknown(reason, value.start)
         return values
 
-    def _for(self, name: str, values: Sequence[Spanned], start: int) -> None:
+    def _loop(self, kind: str, name: str, values: Sequence[Spanned], start: int) -> None:
+        """Takes the body once for each value. Where one is unknown so is how often it runs: what
+        the body changes is known neither at its beginning nor behind it."""
         body, prefix = self._at, f"`for {name}` runs over"
         if not values:
-            self.variables[name] = _unknown(f"{prefix} it: it is empty", start)
+            self.variables[name] = [_unknown(f"{prefix} it: it is empty", start)]
             # What the loop holds is taken all the same.
             self.calls += self._look(start, "done")[0]
         for value in values[:1] if self._looks else values:
             self._at = body
-            if value.unknown:
-                reason = value.unknown
-                reason = reason if reason.startswith(prefix) else f"{prefix} it: {reason}"
-                self.variables[name] = replace(value, unknown=reason, optional=False)
-                self._repeat(start, name)
-            else:
-                self.variables[name] = value
-                self._script(start, "done")
-
-    def _repeat(self, start: int, variable: str = "") -> set[str]:
-        """Takes a body that runs an unknown number of times: what it changes, its ``variable``
-        apart, is not known at its beginning. Returns the names of that."""
-        body = self._at
-        changed = set() if self._looks else self._look(start, "done")[1] - {variable}
-        for name in changed:
-            self.variables[name] = _unknown("it changes in the loop", start)
-        self._at = body
-        self._script(start, "done")
-        return changed
+            if value.unknown and not value.unknown.startswith(prefix):
+                value = replace(value, unknown=f"{prefix} it: {value.unknown}", optional=False)
+            changed = set[str]()
+            if value.unknown and not self._looks:
+                changed = self._look(start, "done")[1] - {name}
+                self._forget(changed, "it changes in the loop", start)
+                self._at = body
+            if name:
+                self.variables[name] = [value]
+            self._script(start, "done")
+            assigned = [n for n in changed if not _is_unknown(self.variables.get(n) or [])]
+            self._forget(assigned, f"it is assigned inside `{kind}`", start, optional=True)
 
     def _run(self, command: Call) -> None:
         """Takes one command, the next of its pipeline."""
@@ -496,14 +489,13 @@ class Shell:
             # `read` drops blanks at both ends.
             text = command.stdin if command.stdin.unknown else command.stdin.strip()
             reason = "only `read -r -d ''` is read"
-            self.variables[last] = text if whole else _unknown(reason, offset)
+            self.variables[last] = [text if whole else _unknown(reason, offset)]
         elif name == "let":
             self._forget_changes(" ".join(word.known for word in words), offset)
         elif name in _CHANGING or (name == "printf" and words[1:2] and words[1].known == "-v"):
             reason = "takes it from a pipe or a file" if name in _READING else "changes it"
-            for word in words[1:]:
-                if _NAME.fullmatch(word.known):
-                    self.variables[word.known] = _unknown(f"`{name}` {reason}", offset)
+            names = [word.known for word in words[1:] if _NAME.fullmatch(word.known)]
+            self._forget(names, f"`{name}` {reason}", offset)
         self.calls.append(command)
 
     def _call(self, function: Function, command: Call) -> Spanned:
@@ -552,9 +544,10 @@ class Shell:
         what is expanded outside quotes splits at blanks, an array gives a word for each element."""
         start, fields = self._at, list[Spanned]()
         if listed := self._match(_LISTED):
-            head, items, tail = (self._take(listed.end(n)) for n in (1, 2, 3))
+            self._at = listed.end()
+            head, items, tail = (self._span(*listed.span(n)) for n in (1, 2, 3))
             self._spend(items.text.count(",") * len(listed[0]))
-            made = (joined([head, item, tail[1:]]) for item in items[1:].split(","))
+            made = (joined([head, item, tail]) for item in items.split(","))
             fields = [word for word in made if word]
         else:
             parts = self._pieces(_WORD_ENDS)
@@ -594,106 +587,70 @@ class Shell:
         parts: list[WordPart] = []
         if ends == _WORD_ENDS and self._peek(2) in ("<(", ">("):
             unknown = _unknown("process substitution is not computed", self._at)
-            self._subshell(self._at)
+            self._at += 2
+            self._subshell(unknown.place)
             parts.append(WordPart([unknown], True))
-        escaped = '$`\\"' + ends if ends else "$`\\"
-        while (char := self._peek()) and char not in ends:
-            start = self._at
-            if self._peek(2) == "\\\n":
-                self._at += 2
-            elif char == "\\" and (not quoted or self._peek(2)[1:] in [*escaped]):
-                self._at += 1
-                parts.append(WordPart([self._take(min(self._at + 1, self._end))], True))
-            elif char == '"' and ends:
-                self._at += 1
+        part = _part(ends, quoted)
+        while (char := self._peek()) and char not in ends and (found := self._match(part)):
+            start, kind = self._at, found.lastgroup or ""
+            self._at = found.end()
+            if kind in ("escaped", "single", "kept"):
+                parts.append(WordPart([self._span(*found.span(kind))], True))
+            elif kind == "plain":
+                if char == "`" or (char == "'" and not quoted):
+                    quote = "`'`" if char == "'" else "a backquote"
+                    raise self._source.error(start, f"{quote} without its other")
+                parts.append(WordPart([self._span(start, self._at)], quoted))
+            elif kind == "double":
                 # Empty quotes are a word, too.
                 parts += self._pieces('"', True) or [WordPart([Spanned()], True)]
-                self._close('"', start, '`"` without its other `"`')
-            elif char in "$`":
-                parts.append(self._dollar(quoted))
-            elif char == "'" and not quoted:
-                parts.append(WordPart([self._single()], True))
-            elif char == "'" and ends == "}" and (found := self._match(_SINGLE)):
-                parts.append(WordPart([self._take(found.end())], True))
-            else:
-                found = self._match(_run_of(ends))
-                run = self._take(found.end() if found else start + 1)
-                parts.append(WordPart([run], quoted))
+                self._close('"', start, '`"` without its other')
+            elif kind == "variable":
+                values = self._values_of(found[kind], None, start)
+                parts.append(self._expanded(values, found[kind], None, start, quoted))
+            elif kind == "braced":
+                parts.append(self._braced(start, quoted))
+            elif kind != "nothing":
+                parts.append(WordPart([self._substituted(kind, found)], quoted, False))
         return parts
 
-    def _single(self) -> Spanned:
-        found = self._match(_SINGLE)
-        if found is None:
-            raise self._source.error(self._at, "`'` without its other `'`")
-        return self._take(found.end())[1:-1]
-
-    def _dollar(self, quoted: bool) -> WordPart:
-        """What an expansion, or a ``$`` that is itself, gives."""
-        start, two = self._at, self._peek(2)
-        if two == "${":
-            return self._braced(start, quoted)
-        if found := self._match(_VARIABLE):
-            self._at = found.end()
-            return self._held(self._value(found[1], None, start), found[1], None, start, quoted)
-        if self._peek(3) == "$((":
-            self._at += 1
-            if not self._arithmetic(start):
-                raise self._source.error(start, "`$((` without `))`")
-            value = _unknown("arithmetic is not computed", start)
-        elif two == "$(":
-            value = self._subshell(start)
-        elif two[0] == "`":
-            closed = self._match(_BACKQUOTED)
-            if not closed:
-                raise self._source.error(start, "`` ` `` without its other")
-            reason = "commands between backquotes are not read: write $(...)"
-            if "quantize" in closed[0]:
-                raise self._source.error(start, reason)
-            self._at, value = closed.end(), _unknown(reason, start)
-        elif two == "$'" and not quoted:
-            self._at += 1
-            self._single()
-            value = _unknown("$'...' is not read", start)
-        elif two[1:] and two[1] in "#?$!-":
-            self._at += 2
-            value = _unknown(f"`{two}` is known only when it runs", start)
-        else:
-            return WordPart([self._take(start + 1)], quoted)
-        return WordPart([value], quoted, False)
-
-    def _arithmetic(self, start: int) -> bool:
-        """Takes ``((...))``, if it is that; what it assigns is not computed."""
-        deep = 0
-        for found in re.compile(r"[()]").finditer(self._text, self._at, self._end):
-            deep += 1 if found[0] == "(" else -1
-            if deep == 0:
-                body = self._text[self._at : found.end()]
-                if body.endswith("))"):
-                    self._forget_changes(body, start)
-                    self._at = found.end()
-                return body.endswith("))")
-        return False
+    def _substituted(self, kind: str, found: re.Match[str]) -> Spanned:
+        """What bash puts in the place of a ``$`` or backquote that is no variable's."""
+        start = found.start()
+        if kind == "command":
+            return self._subshell(start)
+        if kind == "arithmetic":
+            self._forget_changes(found[0], start)
+        reasons = {
+            "arithmetic": "arithmetic is not computed",
+            "special": f"`{found[0]}` is known only when it runs",
+            "ansi": "$'...' is not read",
+            "backquoted": "commands between backquotes are not read: write $(...)",
+        }
+        if kind == "backquoted" and "quantize" in found[0]:
+            raise self._source.error(start, reasons[kind])
+        return _unknown(reasons[kind], start)
 
     def _forget_changes(self, arithmetic: str, offset: int) -> None:
-        for found in _ARITHMETIC_CHANGE.finditer(arithmetic):
-            self.variables[found[1] or found[2]] = _unknown("arithmetic is not computed", offset)
+        changes = _ARITHMETIC_CHANGE.finditer(arithmetic)
+        self._forget((c[1] or c[2] for c in changes), "arithmetic is not computed", offset)
+
+    def _forget(self, names: Iterable[str], why: str, offset: int, optional: bool = False) -> None:
+        self.variables.update({name: [_unknown(why, offset, optional)] for name in names})
 
     def _braced(self, start: int, quoted: bool) -> WordPart:
         """``${...}``."""
         with self._with():
-            self._at += 2
             found = self._match(_EXPANSION)
-            if found and found[1][0] == "!" and (found[2] not in ("@", "*") or found[3]):
-                found = None
             self._at = found.end() if found else self._at
-            operator = found[3] if found else ""
+            operator = (found and found["operator"]) or ""
             replaces, kind = operator[:1] == "/", operator[-1:]
-            # Inside of double quotes a default is read as they are, a pattern is not.
-            double = quoted and kind not in [*"%#/^,"]
             operand, by = list[WordPart](), list[WordPart]()
             if replaces and self._peek() == "/":  # the pattern's first character
-                operand.append(WordPart([self._take(self._at + 1)], True))
-            operand += self._pieces("}/" if replaces else "}", double)
+                operand.append(WordPart([self._span(self._at, self._at + 1)], True))
+                self._at += 1
+            # Inside of double quotes a default is read as they are, a pattern is not.
+            operand += self._pieces("}/" if replaces else "}", quoted and kind in [*"-=+?"])
             if replaces and self._peek() == "/":
                 self._at += 1
                 by = self._pieces("}")
@@ -701,65 +658,59 @@ class Shell:
         self._close("}", start, "`${` without `}`")
         if found is None:
             return WordPart([_unknown(f"`${{{body}}}` is not computed", start)], quoted, False)
-        name, index = found[1], found[2]
-        value = self._value(name, index, start)
+        name, index = found["name"], found["index"]
+        values = self._values_of(name, index, start)
         # An empty text is as good as none for `:-`, not for `-`.
-        absent = value is None or (operator[:1] == ":" and not value)
-        optional = isinstance(value, Spanned) and value.optional
-        if kind == "+" and not optional:
-            value = Spanned() if absent else self._text_of(operand)
+        absent = values is None or (operator[:1] == ":" and not any(values))
+        if kind == "+" and not (values and values[0].optional):
+            values = [Spanned() if absent else self._text_of(operand)]
         elif kind in ("-", "=") and absent:
-            value = self._text_of(operand)
+            values = [self._text_of(operand)]
             if kind == "=":
-                self.variables[name] = value
+                self.variables[name] = values
         elif kind == "?" and absent:
-            value = None
-        elif kind in [*"%#/^,"] and value is not None:
-            texts = value if isinstance(value, list) else [value]
-            edited = [self._edited(text, operator, operand, by, start) for text in texts]
-            value = edited if isinstance(value, list) else edited[0]
-        return self._held(value, name, index, start, quoted)
+            values = None
+        elif kind in [*"%#/^,"] and values:
+            values = [self._edited(value, operator, operand, by, start) for value in values]
+        return self._expanded(values, name, index, start, quoted)
 
-    def _held(
-        self, value: Held, name: str, index: str | None, offset: int, quoted: bool
+    def _expanded(
+        self, values: Values | None, name: str, index: str | None, offset: int, quoted: bool
     ) -> WordPart:
-        """``value`` of a variable or parameter as a part of a word."""
-        if value is None and (name.isdecimal() or name in "@*"):
-            value = _unknown(f"`${name}` is known only when it runs", offset)
-        elif value is None:
-            value = _unknown(f"the script does not set ${name}", offset, optional=True)
-        if isinstance(value, list):
-            part = WordPart(value, quoted, False)
-            one = quoted and "*" in (name, index)
-            return WordPart([self._text_of([part])], True) if one else part
-        return WordPart([replace(value, optional=value.optional and not quoted)], quoted, False)
+        """What a variable or parameter gives as a part of a word."""
+        if values is None and (name.isdecimal() or name in "@*"):
+            values = [_unknown(f"`${name}` is known only when it runs", offset)]
+        elif values is None:
+            values = [_unknown(f"the script does not set ${name}", offset, optional=True)]
+        if quoted:
+            values = [replace(value, optional=False) for value in values]
+        part = WordPart(values, quoted, False)
+        one = quoted and "*" in (name, index)
+        return WordPart([self._text_of([part])], True) if one else part
 
-    def _value(self, name: str, index: str | None, offset: int) -> Held:
-        """None where the script does not set it; a list for an array as a whole."""
+    def _values_of(self, name: str, index: str | None, offset: int) -> Values | None:
+        """What a variable or parameter holds, all of it for an array as a whole; None where the
+        script does not set it."""
         if name in ("@", "*"):
             return self._parameters
         if name.isdecimal():
-            given, number = self._parameters or [], int(name) - 1
-            return given[number] if 0 <= number < len(given) else None
-        value = self.variables.get(name.lstrip("!"))
+            return (self._parameters or [])[int(name) - 1 : int(name)] or None
+        values = self.variables.get(name.lstrip("!"))
         if name[0] == "!":
-            if not isinstance(value, list) or not value:
-                return _unknown(f"the indices of `{name[1:]}` are not computed", offset)
-            return [Spanned(str(n), (offset,) * len(str(n))) for n in range(len(value))]
-        if name == "HOME" and value is None:
-            return Spanned("~", (offset,))
-        if not isinstance(value, list):
-            return value if index in (None, "0", *"@*") or (value and value.unknown) else None
-        if index in ("@", "*"):
-            return value
-        index = index or "0"
-        if not index.isdecimal():
-            held = self.variables.get(index.lstrip("$"))
-            number_text = held.known if isinstance(held, Spanned) else ""
-            if not re.fullmatch(r"[0-9]{1,6}", number_text):
-                return _unknown(f"the index `{index}` is not computed", offset)
-            index = number_text
-        return value[int(index)] if int(index) < len(value) else None
+            if not values or _is_unknown(values):
+                return [_unknown(f"the indices of `{name[1:]}` are not computed", offset)]
+            return [Spanned(str(n), (offset,) * len(str(n))) for n in range(len(values))]
+        if name == "HOME" and values is None:
+            return [Spanned("~", (offset,))]
+        if values is None or index in ("@", "*") or _is_unknown(values):
+            return values
+        number = index or "0"
+        if not number.isdecimal():
+            held = self.variables.get(number.lstrip("$"))
+            number = held[0].known if held else ""
+            if not re.fullmatch(r"[0-9]{1,6}", number):
+                return [_unknown(f"the index `{index}` is not computed", offset)]
+        return values[int(number) : int(number) + 1] or None
 
     def _edited(
         self,
@@ -772,28 +723,28 @@ class Shell:
         """``${x%pattern}`` and its like."""
         if value.unknown:
             return value
-        self._counted(value)
-        text, pattern, longest = value.text, _glob(operand), len(operator) == 2
-        wants_pattern = operator[0] not in "^,"
-        if (
-            pattern is None
-            or pattern.count(".*") > 1
-            or bool(pattern) != wants_pattern
-            or len(value) > MAX_EDITED
-        ):
+        text, pattern, longest = self._counted(value).text, _glob(operand), len(operator) == 2
+        changes_case = operator[0] in "^,"
+        unreadable = pattern is None or pattern.count(".*") > 1 or bool(pattern) == changes_case
+        if pattern is None or unreadable or len(value) > MAX_EDITED:
             return _unknown(f"`{operator}` with this pattern is not computed", place)
-        if operator[0] in "^,":
-            head = text if longest else text[:1]
-            changed = (head.upper() if operator[0] == "^" else head.lower()) + text[len(head) :]
-            return Spanned(changed, value.origin) if len(changed) == len(text) else value
-        if operator[0] == "/":
-            new = self._text_of(by)
-            return new if new.unknown else value.replaced(f"(?s){pattern}", new.text, not longest)
-        if operator[0] == "#":
-            start = re.match(f"(?s){pattern if longest else pattern.replace('.*', '.*?')}", text)
-            return value[start.end() :] if start else value
-        end = re.fullmatch(f"(?s)({'.*?' if longest else '.*'}){pattern}", text)
-        return value[: end.end(1)] if end else value
+        match operator[0]:
+            case "#":
+                shortest = pattern.replace(".*", ".*?")
+                found = re.match(f"(?s){pattern if longest else shortest}", text)
+                return value[found.end() :] if found else value
+            case "%":
+                found = re.fullmatch(f"(?s)({'.*?' if longest else '.*'}){pattern}", text)
+                return value[: found.end(1)] if found else value
+            case "/":
+                new = self._text_of(by)
+                everywhere = 0 if longest else 1
+                return (
+                    new if new.unknown else value.replaced(f"(?s){pattern}", new.text, everywhere)
+                )
+        head = text if longest else text[:1]
+        changed = (head.upper() if operator[0] == "^" else head.lower()) + text[len(head) :]
+        return Spanned(changed, value.origin) if len(changed) == len(text) else value
 
 
 def _glob(parts: Sequence[WordPart]) -> str | None:

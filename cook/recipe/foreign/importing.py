@@ -80,9 +80,9 @@ def import_recipe(
         raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
     tensors = read_tensors(model) if model else None
     gguf = str(model) if model and model.suffix == ".gguf" else None
-    head = _head_of(source, quants) if format is Format.RECIPE else 0
+    header = _header(source, quants[0]) if format is Format.RECIPE else ()
     quants = tuple(replace(quant, type=type or quant.type) for quant in quants)
-    name, text = _recipe_text(source, head, quants, tensors, gguf, notes)
+    name, text = _recipe_text(source, header, quants, tensors, gguf, notes)
     notes.check()
     loaded = parse_recipe(text, to or Path(f"{name}.yaml"))
     return Imported(format, text, loaded, tuple(dict.fromkeys(notes.problems)))
@@ -182,14 +182,14 @@ def grouped(
 
 def _recipe_text(
     source: ForeignText,
-    head: int,
+    header: Sequence[str],
     quants: Sequence[ForeignQuant],
     tensors: ModelTensors | None,
     model: str | None,
     notes: Notes,
 ) -> tuple[str, str]:
     """The recipe's name, and its YAML; ``model`` stands for the source that the file names, whose
-    first ``head`` lines are about the whole."""
+    comments about the whole are the ``header``."""
     first, file = quants[0], Path(source.file).name
     for other in quants[1:]:
         if other.source != first.source:
@@ -210,7 +210,6 @@ def _recipe_text(
         name = Path(first.output).stem
     name = safe_name(name)
     lines = [f"# Imported by `cook recipes import` from {file}."]
-    header = _comments(source, head, 0)
     lines += [line for line in header if not line.strip("# ").startswith("Base type:")]
     lines += ["version: 1", f"name: {scalar(name)}"]
     lines += [f"engine: {engine}"] if engine else []
@@ -222,7 +221,7 @@ def _recipe_text(
         lines += [] if quant is first else [""]
         rules, covered = _rules(quant, tensors, notes)
         lines += _settings(quant, bool(rules), covered, imatrix is not None, notes)
-        lines += _rule_lines(source, head, rules)
+        lines += _rule_lines(source, header, rules)
     return name, "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -283,54 +282,48 @@ def _settings(
         yield f"    mixture: {quant.mixture}{engine if quant.mixture == 'engine' else ''}"
 
 
-def _rule_lines(source: ForeignText, head: int, rules: Sequence[Rule]) -> Iterator[str]:
+def _rule_lines(source: ForeignText, header: Sequence[str], rules: Sequence[Rule]) -> Iterator[str]:
     """The rules, each behind the comments that stand above it in the file."""
     if rules:
         yield "    rules:"
     before: Location | None = None
     for rule in rules:
-        at = rule.at
-        if at and at != before and at.file == source.file:
-            first = not source.line(at.line)[: at.column - 1].strip()
-            comments = _comments(source, at.line - 1, head) if first else ()
-            if before and comments:
-                yield ""
-            yield from (f"      {comment}" for comment in comments)
+        comments = _comments(source, rule.at) if rule.at and rule.at != before else []
+        if header and comments[: len(header)] == header:
+            comments = comments[len(header) + 1 :]
+        if before and comments:
+            yield ""
+        yield from (f"      {comment}" for comment in comments)
         yield f"      - {scalar(rule.selector)}: {rule.type}"
-        before = at
+        before = rule.at
 
 
-def _comments(source: ForeignText, last: int, head: int) -> Sequence[str]:
-    """The comments that end at line ``last`` and begin behind line ``head``, and the empty lines
-    between them."""
+def _header(source: ForeignText, quant: ForeignQuant) -> Sequence[str]:
+    """The comments of a .recipe about the whole: all but the last paragraph above its first
+    rule."""
+    above = _comments(source, quant.rules[0].at) if quant.rules else []
+    return above[: len(above) - 1 - above[::-1].index("")] if "" in above else []
+
+
+def _comments(source: ForeignText, at: Location | None) -> list[str]:
+    """The comments right above a rule that begins its line, and the empty lines between them."""
     found: list[str] = []
-    for number in range(last, head, -1):
+    if at is None or at.file != source.file or source.line(at.line)[: at.column - 1].strip():
+        return found
+    for number in range(at.line - 1, 0, -1):
         line = source.line(number).strip()
         if line and (not line.startswith("#") or line.startswith("#!")):
             break
         comment = _UNPRINTABLE.sub(" ", line.lstrip("#")).rstrip()
         space = "" if comment[:1] in ("", " ", "!") else " "
-        found.append(f"#{space}{comment}" if line else "")
-    return "\n".join(reversed(found)).strip("\n").split("\n") if any(found) else ()
+        found.insert(0, f"#{space}{comment}" if line else "")
+    return "\n".join(found).strip("\n").split("\n") if any(found) else []
 
 
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PLAIN_SCALAR = re.compile(
     r"[A-Za-z0-9_./~][A-Za-z0-9_./@+~-]*(?:://[A-Za-z0-9_./@+~-]+)?", re.ASCII
 )
-
-
-def _head_of(source: ForeignText, quants: Sequence[ForeignQuant]) -> int:
-    """How many lines of a .recipe are comments about the whole: all but the last paragraph above
-    its first rule."""
-    if not quants[0].rules or quants[0].rules[0].at is None:
-        return 0
-    above = [source.line(number).strip() for number in range(1, quants[0].rules[0].at.line)]
-    while above and not above[-1]:
-        above.pop()
-    while above and above[-1].startswith("#"):
-        above.pop()
-    return len(above)
 
 
 def scalar(text: str) -> str:

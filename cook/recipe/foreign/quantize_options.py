@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,20 +60,23 @@ def base_type_in(files: Sequence[Spanned]) -> tuple[int, str]:
     return next(((n, base) for n, base in named if base), (0, ""))
 
 
+@dataclass
 class QuantizeOptions:
-    """The words after ``llama-quantize``, read one by one."""
+    """The words after ``llama-quantize``, which stands at ``offset``, read one by one.
 
-    def __init__(
-        self, source: ForeignText, words: Sequence[Spanned], offset: int, notes: Notes
-    ) -> None:
-        self.source, self.words, self.offset, self.notes = source, words, offset, notes
-        # Options that only one engine has, by the engine.
-        self.flavours: dict[str, Spanned] = {}
-        self.rules: list[Rule] = []
-        # Of options for one tensor: they override every rule.
-        self.exact_rules: dict[str, Spanned] = {}
-        # The other options, each with its value or itself.
-        self.given: dict[str, Spanned] = {}
+    ``flavours`` are the options that only one engine has, by the engine; ``exact_rules`` the types
+    by options for one tensor, which override every rule; ``given`` the other options, each with
+    its value or itself.
+    """
+
+    source: ForeignText
+    words: Sequence[Spanned]
+    offset: int
+    notes: Notes
+    flavours: dict[str, Spanned] = field(default_factory=dict)
+    rules: list[Rule] = field(default_factory=list)
+    exact_rules: dict[str, Spanned] = field(default_factory=dict)
+    given: dict[str, Spanned] = field(default_factory=dict)
 
     def quant(self, name: str) -> ForeignQuant:
         """The quant that the command makes. RecipeError for what no recipe says; faults of rules

@@ -47,6 +47,8 @@ _OTHER_LANGUAGES = {
     ".py": "a Python program",
     ".ipynb": "a notebook",
     ".mk": "a makefile",
+    "makefile": "a makefile",
+    "gnumakefile": "a makefile",
 }
 _SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"}
 _COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
@@ -61,7 +63,7 @@ def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQu
     """The quants of the script (or of a card's blocks), faults in ``notes``; none where it holds
     no rules at all."""
     _check_language(source)
-    shell, quants, reached = Shell(), list[ForeignQuant](), set[int]()
+    shell, quants = Shell(), list[ForeignQuant]()
     for start, part in _blocks(source) if is_card(source) else [(0, source)]:
         try:
             shell.run(part, start)
@@ -69,27 +71,28 @@ def read_script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQu
             # In a card, `-m <your model>` of another command is no fault.
             if start == 0 or "quantize" in part.text[start:]:
                 raise
-    uncalled = [f for f in shell.functions.values() if f.offset not in shell.called]
-    calls = [(call, "") for call in shell.calls]
-    calls += [(call, f.name) for f in uncalled for call in f.calls]
-    for call, function in calls:
+    for call in shell.calls:
+        if call.within and call.within.offset in shell.called:
+            continue
         try:
             words = _arguments(source, call)
-            if words is None or (function and call.offset in reached):
-                continue
-            if function:
-                message = f"this command is in `{function}`, which the script does not call as such"
-                raise source.error(call.offset, message, "write out the commands that it runs")
-            quants.append(QuantizeOptions(source, words, call.offset, notes).quant(name))
+            if words is not None and call.within:
+                function = f"`{call.within.name}`, which the script does not call as such"
+                hint = "write out the commands that it runs"
+                raise source.error(call.offset, f"this command is in {function}", hint)
+            if words is not None:
+                quants.append(QuantizeOptions(source, words, call.offset, notes).quant(name))
         except RecipeError as error:
             notes.problems += [p for p in error.problems if p not in notes.problems]
-        reached.add(call.offset)
-    return _named_apart(quants) if reached else _block(source, shell, name, notes)
+    if quants or notes.problems:
+        return _named_apart(quants)
+    return _block(source, shell, name, notes)
 
 
 def _block(source: ForeignText, shell: Shell, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     """The rules of the variable that holds some, of a script without a command."""
-    texts = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.known}
+    one = {name: values[0] for name, values in shell.variables.items() if values and not values[1:]}
+    texts = {name: text for name, text in one.items() if "=" in text.known}
     block = texts.get("custom") or (next(iter(texts.values())) if len(texts) == 1 else None)
     for line in re.finditer(r"[ \t]*([^\s#]\S*).*", source.text):
         named = _NAMING.fullmatch(line[1]) and (block or line[1] not in _PRINTING)
@@ -130,23 +133,19 @@ def is_card(source: ForeignText) -> bool:
 def _check_language(source: ForeignText) -> None:
     """RecipeError where it is no bash."""
     path = Path(source.file)
-    language = _OTHER_LANGUAGES.get(path.suffix.lower())
-    if path.name in ("Makefile", "makefile", "GNUmakefile"):
-        language = "a makefile"
+    language = _OTHER_LANGUAGES.get(path.suffix.lower() or path.name.lower())
     if re.match(r"#!.*\bpython", source.text):
         language = "a Python program"
     hint = "write its llama-quantize commands into a bash script, with / in the paths"
-    for line in re.finditer(r".*quantize.*", source.text):
-        found = _WINDOWS.search(line[0])
-        if not (language or found) or re.match(r"\s*(?:#|rem\b|::)", line[0], re.IGNORECASE):
-            continue
+    lines = re.finditer(r"(?im)^(?![ \t]*(?:#|rem\b|::)).*quantize.*", source.text)
+    if language:
+        first = next(lines, None)
         message = f"this is {language}: cook reads bash"
-        if not language:
+        raise source.error(first.start() if first else 0, message, hint)
+    for line in lines:
+        if found := _WINDOWS.search(line[0]):
             message = "this is a command of Windows: bash takes its `\\` for something else"
-        place = found.start(1) if found and not language else 0
-        raise source.error(line.start() + place, message, hint)
-    if language is not None:
-        raise InputError(f"{source.file} is {language}: cook reads bash", hint=hint)
+            raise source.error(line.start() + found.start(1), message, hint)
 
 
 def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
@@ -241,13 +240,11 @@ def _in_text(source: ForeignText, call: Call) -> Sequence[Spanned] | None:
         if given and all(_PLAIN.fullmatch(word.known) for word in given):
             pieces = [piece for word in given for piece in word.words()]
             return _arguments(source, replace(call, words=pieces)) if pieces else None
-    texts = [word.text for word in call.words if " " in word.text]
-    texts += [call.stdin.text] if call.stdin else []
-    piped = call.piped
-    while piped is not None:
+    texts, feeding = [word.text for word in call.words if " " in word.text], [call]
+    while (piped := feeding[-1].piped) is not None:
         texts += [word.text for word in piped.words]
-        texts += [piped.stdin.text] if piped.stdin else []
-        piped = piped.piped
+        feeding.append(piped)
+    texts += [one.stdin.text for one in feeding if one.stdin]
     if not any(map(_TEXT.search, texts)):
         return None
     message = f"a llama-quantize command in a text for `{name or '$...'}` is not computed"

@@ -180,8 +180,8 @@ def test_a_sample_with_another_block_is_what_bash_makes_of_it(
         shell.run(ForeignText("x.sh", script))
     except RecipeError:
         return
-    value = shell.variables.get("custom")
-    if isinstance(value, Spanned) and not value.unknown:
+    (value,) = shell.variables.get("custom") or [Spanned(unknown="it is not set")]
+    if not value.unknown:
         with tempfile.TemporaryDirectory() as folder:
             for tool in TOOLS:
                 Path(folder, Path(tool).name).symlink_to(tool)
