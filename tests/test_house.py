@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_283,
     "scoring": 3_589,
     "record": 1_466,
-    "recipe": 6_361,
+    "recipe": 6_337,
     "trace": 1_203,
     "graph": 2_174,
     "engine_setup": 290,

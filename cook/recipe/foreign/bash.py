@@ -286,7 +286,13 @@ class Shell:
             elif command.assigns and (found := self._match(_ASSIGNMENT)):
                 self._assign(command, found)
             else:
-                self._word(command)
+                if not command.words:
+                    command.offset = self._at
+                    # What is assigned in front of a command is not for its own words.
+                    command.environment = {name: self.variables[name] for name in command.replaced}
+                    self.variables.update(command.replaced)
+                    command.replaced = {}
+                command.words += self._fields()
         self._run(command)
         return command, by
 
@@ -310,16 +316,6 @@ class Shell:
         if len(self._inside) > MAX_DEPTH:
             raise self._source.error(self._at, f"nested deeper than {MAX_DEPTH}")
         self._inside.append(opening)
-
-    def _word(self, command: Call) -> None:
-        """Adds the word that stands here."""
-        if not command.words:
-            command.offset = self._at
-            # What is assigned in front of a command is not for its own words.
-            command.environment = {name: self.variables[name] for name in command.replaced}
-            self.variables.update(command.replaced)
-            command.replaced = {}
-        command.words += self._fields()
 
     def _assign(self, command: Call, found: re.Match[str]) -> None:
         """``name=value``, ``name+=value``, ``name=(...)``."""
@@ -471,7 +467,13 @@ class Shell:
         self._spend(1024)
         words, offset, before = command.words, command.offset, command.piped
         given = command.stdin or (before and before.prints) or Spanned()
-        command.prints = self._prints(words, given, offset)
+        prints = next((word for word in (given, *words) if word.unknown), None)
+        if prints is None and words:
+            prints = printed(words[0].text, words[1:], given, offset)
+        if prints is None:
+            shown = " ".join(word.text for word in words)
+            prints = _unknown(f"cook does not know what `{shown}` does", offset)
+        command.prints = self._counted(prints)
         if command.assigns:
             return
         name = words[0].known
@@ -515,16 +517,6 @@ class Shell:
             prints = self._script(function.offset, "}")
         self.variables.update(before)
         return prints
-
-    def _prints(self, words: Sequence[Spanned], given: Spanned, offset: int) -> Spanned:
-        for value in (given, *words):
-            if value.unknown:
-                return value
-        text = printed(words[0].text, words[1:], given, offset) if words else None
-        if text is not None:
-            return self._counted(text)
-        shown = " ".join(word.text for word in words)
-        return _unknown(f"cook does not know what `{shown}` does", offset)
 
     # Words.
 

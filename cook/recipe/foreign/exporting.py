@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
+from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.foreign import Format
 from cook.recipe.foreign.quants import PLACEHOLDER
 from cook.recipe.groups import Group
@@ -67,10 +68,13 @@ def export_quant(
     flavours = {Format.CUSTOM_Q: IK_LLAMA_CPP, Format.TENSOR_TYPE_FILE: LLAMA_CPP}
     flavour = flavours.get(wanted) or flavour_of(loaded)
     where = quant.at or Location(str(loaded.path), 1, 1)
-    if model is not None:
-        rules = _tensor_rules(quant, flavour, model)
-    else:
+    if model is None:
         rules = _pattern_rules(quant, wanted, flavour, where)
+    else:
+        resolution = model.resolve(quant, flavour)
+        if any(p.severity == "error" for p in resolution.problems):
+            raise RecipeError(resolution.problems)
+        rules = [Rule(rule.pattern, rule.type, at=quant.at) for rule in to_engine_rules(resolution)]
     if problems := [*_missing_types(quant, flavour, wanted, rules, where)]:
         raise RecipeError(problems)
     match wanted:
@@ -95,15 +99,6 @@ def _chosen(loaded: LoadedRecipe, name: str | None) -> Quant:
         if name in (None, quant.name):
             return quant
     raise InputError(f"{loaded.path} has no quant {name}", hint=f"it has {', '.join(names)}")
-
-
-def _tensor_rules(quant: Quant, flavour: str, model: ModelTensors) -> list[Rule]:
-    from cook.recipe.engine_rules import to_engine_rules
-
-    resolution = model.resolve(quant, flavour)
-    if any(p.severity == "error" for p in resolution.problems):
-        raise RecipeError(resolution.problems)
-    return [Rule(rule.pattern, rule.type, at=quant.at) for rule in to_engine_rules(resolution)]
 
 
 def _pattern_rules(quant: Quant, wanted: Format, flavour: str, where: Location) -> list[Rule]:

@@ -90,8 +90,7 @@ def read_rules(
     source: ForeignText, items: Iterable[Spanned], flavour: str | None, notes: Notes
 ) -> tuple[Rule, ...]:
     """The rules that ``items`` are; ``flavour`` is the engine that reads them, if it is one."""
-    rules = (_rule(source, item, flavour, notes) for item in items)
-    return tuple(rule for rule in rules if rule is not None)
+    return tuple(rule for item in items if (rule := _rule(source, item, flavour, notes)))
 
 
 def _rule(source: ForeignText, item: Spanned, flavour: str | None, notes: Notes) -> Rule | None:

@@ -54,7 +54,7 @@ _SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "term
 _COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
 _FENCE = re.compile(
     r"^[ \t>]*(?P<fence>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w-]*)[^\n]*\n"
-    r"(?P<body>(?:(?![ \t>]*(?P=fence))[^\n]*(?:\n|\Z(?<!\n)))*)",
+    r"(?P<body>(?:(?![ \t>]*(?P=fence))[^\n]*(?:\n|\Z))*)(?:[ \t>]*(?P=fence)[^\n]*)?",
     re.MULTILINE,
 )
 

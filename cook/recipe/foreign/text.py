@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cook.documents.tree import Location
 from cook.errors import InputError, RecipeError
+from cook.formats.cursor import read_text
 
 MAX_BYTES = 1 << 20
 """Of a file, and characters of one expanded text: variables may contain one another."""
@@ -52,19 +53,8 @@ class ForeignText:
 
 
 def read_foreign(path: Path) -> ForeignText:
-    """The file at ``path``; InputError for one that is absent, too large or not text."""
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path} is larger than 1 MiB: not a script or a list of rules")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not UTF-8 text") from None
+    """The file at ``path``; InputError for one that is absent, larger than 1 MiB or not text."""
+    text = read_text(path, MAX_BYTES)
     if "\0" in text:
         raise InputError(f"{path} is not text")
     return ForeignText(str(path), text.replace("\r\n", "\n"))

@@ -38,10 +38,6 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
 @pytest.mark.parametrize(
     "script",
     [
-        "x=plain",
-        "x='a b'\"c # d\"e\\ f",
-        'x=a\nx+=b\ny=$x\nx="${y}c"',
-        'x="a\\.b\\$c\\"d\\`e\\\\f\\\ng"',
         "x=a # not this\n# x=b\ny='# x=c'",
         "x=a\\\nb; y=2 && z=3",
         "x=2; false || true &&\n\n y=3",
@@ -52,7 +48,6 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         "y=$(case a in a) echo b;; esac); x=c",
         "x='a{b,c}'; x=$x{1,2}",
         'x=" "; x=$(echo "a"${x}"b" a${x}b)',
-        "x=$(echo a b)c",
         "x=$(printf '%s' 'a\nb' | tr '\\n' ',')",
         "x=$(cat <<'EOF'\na\\.b=$c\nEOF\n)",
         "x=$(cat <<'EOF' | grep -v '^#'\n# a\nb\nEOF\n)\ny=1",

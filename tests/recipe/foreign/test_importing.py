@@ -81,27 +81,6 @@ def test_a_script_means_what_ik_reads(
     assert found.loaded.quants[0].ftype == script.stem.split("-")[2]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
-@pytest.mark.parametrize("wanted", [Format.CUSTOM_Q, Format.SCRIPT, Format.RECIPE])
-@pytest.mark.parametrize("grouped", [True, False])
-def test_the_round_trip_keeps_every_type_of_ling(
-    script: Path,
-    wanted: Format,
-    grouped: bool,
-    ling: Tensors,
-    script_types: Reader,
-    tmp_path: Path,
-) -> None:
-    model = LING_TSV if grouped else None
-    first = import_recipe(script, model=model)
-    text = export_quant(first.loaded, None, wanted).text
-    (tmp_path / "back").write_text(text)
-    base = first.loaded.quants[0].ftype
-    again = import_recipe(tmp_path / "back", format=wanted, type=base, model=model)
-    assert types_of(again.loaded, ling) == script_types(script, ling)
-    assert again.loaded.quants[0].ftype == base
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name.split(".")[0])
 @pytest.mark.parametrize("wanted", [Format.RECIPE, Format.SCRIPT])
 def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
@@ -198,16 +177,12 @@ def test_a_pattern_that_hangs_is_told(tmp_path: Path) -> None:
         ("llama-quantize --pure --custom-q 'a=q8_0' i o Q4_0", "ignores every rule under --pure"),
         ("llama-quantize --custom-q 'a=q8_0' i o BF16", "the engine ignores every rule"),
         ("llama-quantize --leave-output-tensor i o Q4_0", "cannot say --leave-output-tensor"),
-        ("llama-quantize --attn-q-type q8_0 i o Q4_0", "cannot say --attn-q-type"),
         ("llama-quantize --nonsense i o Q4_0", "no option --nonsense"),
         ("llama-quantize --custom-q 'a=q8_0' --tensor-type b=q8_0 i o Q4_0", "no engine has both"),
         ('llama-quantize --custom-q "$custom" i o Q4_0', "does not set $custom"),
-        ('llama-quantize --custom-q "$(curl x)" i o Q4_0', "does not know what `curl x` does"),
         ("if true; then c=a=q8_0; fi\nllama-quantize --custom-q $c i o Q4_0", "inside `if`"),
         ("llama-quantize i o", "names no base type"),
         ("c='\na=q8_0\nb=q8_0\n'\nllama-quantize --custom-q \"$c\" i o Q4_0", "not joined"),
-        ("llama-quantize 'unclosed", "`'` without its other"),
-        ('llama-quantize --custom-q "$(echo x', "without"),
         ("llama-quantize a x Q4_0\nllama-quantize b y Q5_0", "a recipe has one source"),
     ],
 )
@@ -266,13 +241,13 @@ def test_what_a_file_is(name: str, text: str, format: Format) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot be read"):
         import_recipe(tmp_path / "none.sh")
     (tmp_path / "binary.sh").write_bytes(b"a\n\xff\xfe")
-    with pytest.raises(InputError, match=r"binary\.sh:2: not UTF-8"):
+    with pytest.raises(InputError, match=r"binary\.sh:2:1: not text in UTF-8"):
         import_recipe(tmp_path / "binary.sh")
     (tmp_path / "large.sh").write_bytes(b"#" * ((1 << 20) + 1))
-    with pytest.raises(InputError, match="larger than 1 MiB"):
+    with pytest.raises(InputError, match="cook reads at most"):
         import_recipe(tmp_path / "large.sh")
     (tmp_path / "empty.sh").write_text("echo nothing here\n")
     with pytest.raises(InputError, match="no rules"):

@@ -332,6 +332,10 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         "```\n\n```python\nprint('(')\n```\n",
         "o-IQ4_KS IQ4_KS +1 ~\no-Q8_0 Q8_0",
     ),
+    "a card with prose behind its block": (
+        "```bash\nllama-quantize m.gguf o.gguf Q4_0\n```\nThen quantize it (again), it's quick.\n",
+        "x.md Q4_0",
+    ),
     "a card with a fault": (
         "# My quant\n```sh\nllama-cli -m <it>\n```\n1. do\n   ```sh\n"
         "   ./llama-quantize m.gguf o.gguf Q4_KM\n"
