@@ -88,14 +88,22 @@ def ik_engine(engine_home: Path) -> Any:
 
 
 @pytest.fixture(
+    scope="session",
     params=[
         pytest.param("bundled", marks=pytest.mark.engine),
         pytest.param("ik_engine", marks=pytest.mark.ik),
-    ]
+    ],
 )
 def engine(request: pytest.FixtureRequest) -> Any:
     """Each of the two, for tests that say the same of both."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Any:
+    from cook.engines.process.supervisor import Supervisor
+
+    return Supervisor(tmp_path / "logs")
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,16 @@ HEIGHT = 40
 def in_terminal(
     argv: Sequence[str], width: int, environment: Mapping[str, str], cwd: Path
 ) -> tuple[int, str]:
-    """Exit status and all that was written on a terminal of ``width`` places, without styles.
+    """Exit status and all that was written on a terminal of ``width`` places, without styles."""
+    status, text = styled_in_terminal(argv, width, environment, cwd)
+    return status, STYLE.sub("", text)
 
-    Lines are those that the command ended, before any terminal broke them.
-    """
+
+def styled_in_terminal(
+    argv: Sequence[str], width: int, environment: Mapping[str, str], cwd: Path
+) -> tuple[int, str]:
+    """The same with styles. Lines are those that the command ended, before any terminal broke
+    them."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
     environ = {**environment, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
@@ -35,8 +41,7 @@ def in_terminal(
     ) as process:
         os.close(theirs)
         said = read_all(ours)
-    text = said.decode().replace("\r\n", "\n")
-    return process.returncode, STYLE.sub("", text)
+    return process.returncode, said.decode().replace("\r\n", "\n")
 
 
 def read_all(descriptor: int) -> bytes:

@@ -6,8 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -80,17 +78,6 @@ def test_change_in_place_with_size_and_time_kept_is_seen(tmp_path: Path) -> None
     after = file.stat()
     assert (after.st_ino, after.st_size) == (stat.st_ino, stat.st_size)
     assert after.st_mtime_ns == stat.st_mtime_ns
-    assert files.digest(file) == sha256(b"todaytoda")
-
-
-@pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync on this machine")
-@pytest.mark.usefixtures("_soon_settled")
-def test_real_rsync_in_place_is_seen(tmp_path: Path) -> None:
-    file, other = settled(tmp_path / "a", b"yesterday"), tmp_path / "b"
-    assert files.digest(file) == sha256(b"yesterday")
-    other.write_bytes(b"todaytoda")
-    shutil.copystat(file, other)
-    subprocess.run(["rsync", "--inplace", "-t", "--checksum", other, file], check=True)
     assert files.digest(file) == sha256(b"todaytoda")
 
 

@@ -5,44 +5,18 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cook.formats.trace_file import Reply, ReplyHead, TraceWriter
+from cook.formats.trace_file import TraceWriter
 from cook.inspection import report_trace
-from tests.traces import server_header
-
-
-def reply(name: str, known: list[bool], category: str = "code", beyond: int = 0) -> Reply:
-    """Two candidates of probability 1/2 a token."""
-    n = len(known)
-    half = np.full(n, math.log(0.5), np.float32)
-    return Reply(
-        head=ReplyHead(
-            id=name,
-            category=category,
-            stop="eog" if beyond else "limit",
-            prompt_tokens=3,
-            tokens=n,
-            emitted=n - beyond,
-        ),
-        prompt=np.arange(3, dtype=np.int32),
-        tokens=np.arange(n, dtype=np.int32),
-        known=np.array(known),
-        logp=half,
-        chain_logp=half,
-        logsumexp=half * 0,
-        margin=half * 0 + 0.25,
-        top_ids=np.tile(np.array([1, 2], np.int32), (n, 1)),
-        top_logp=np.stack([half, half], axis=1),
-    )
+from tests.traces import even_reply, server_header
 
 
 def test_counts_and_spreads(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     with TraceWriter(path, server_header(top=2)) as writer:
-        writer.append(reply("a", [True, False, True]))
-        writer.append(reply("b", [True, True, False], "prose", beyond=1))
+        writer.append(even_reply("a", [True, False, True]))
+        writer.append(even_reply("b", [True, True, False], "prose", beyond=1))
     report = report_trace(path)
     assert (report.replies, report.tokens, report.beyond, report.holes) == (2, 5, 1, 1)
     assert report.stops == {"limit": 1, "eog": 1}
@@ -61,7 +35,7 @@ def test_a_trace_without_probabilities_or_replies(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     with TraceWriter(path, server_header(top=2)) as writer:
         empty = report_trace(path)
-        writer.append(reply("a", [False, False]))
+        writer.append(even_reply("a", [False, False]))
     assert (empty.tokens, empty.bytes_per_token, empty.entropy) == (0, None, None)
     report = report_trace(path)
     assert (report.entropy, report.margin, report.certain) == (None, None, None)

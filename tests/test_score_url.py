@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import threading
-import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select
 from cook.score_url import score_url
 from cook.steps.live import WARM_UP
+from tests.http_server import serving
 
 ML = {
     "build_info": "b1-abc",
@@ -39,46 +36,28 @@ def prompts(*texts: str) -> PromptSet:
 @pytest.fixture
 def fake() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
     """``fake(props, timings, slots=[], settings=None)`` -> (url, the /completion payloads)."""
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as stack:
 
-    def start(
-        props: Any, timings: Any, slots: Any = (), settings: Any = None
-    ) -> tuple[str, list[Any]]:
-        asked: list[Any] = []
+        def start(
+            props: Any, timings: Any, slots: Any = (), settings: Any = None
+        ) -> tuple[str, list[Any]]:
+            asked: list[Any] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def _send(self, answer: Any) -> None:
-                body = json.dumps(answer).encode()
-                self.send_response(200 if answer is not None else 404)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def do_GET(self) -> None:
-                self._send({"/props": props, "/slots": slots}.get(self.path))
-
-            def do_POST(self) -> None:
-                payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/tokenize":
-                    self._send({"tokens": list(range(len(payload["content"])))})
-                    return
+            def completion(payload: Any) -> Any:
                 asked.append(payload)
                 told = timings(len(asked)) if callable(timings) else timings
                 answer = {"content": "x", "timings": told, "stop_type": "limit"}
-                self._send(answer | {"generation_settings": settings})
+                return answer | {"generation_settings": settings}
 
-            def log_message(self, *_: object) -> None:
-                pass
+            answers = {
+                "/props": props,
+                "/slots": slots,
+                "/tokenize": lambda payload: {"tokens": list(range(len(payload["content"])))},
+                "/completion": completion,
+            }
+            return stack.enter_context(serving(answers)).url, asked
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}", asked
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def timings(drafted: int | None, accepted: int | None, n: int = 41, ms: float = 1000.0) -> Any:
@@ -158,39 +137,7 @@ def test_what_cannot_be_scored(fake: Any, props: Any, told: Any, kind: type[Cook
         score_url(remote, prompts("one", "two"))
 
 
-def test_an_answer_that_drips_is_ended() -> None:
-    class Drip(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                for _ in range(200):
-                    self.wfile.write(b" ")
-                    time.sleep(0.05)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Drip)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    with Remote(url, read_timeout_s=0.3) as remote, pytest.raises(StepError, match="took more"):
-        score_url(remote, prompts("one"))
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.engine
-def test_a_real_server_with_a_draft(bundled: Any, tmp_path: Path) -> None:
-    check_real(bundled, tmp_path)
-
-
-@pytest.mark.ik
-def test_a_real_ik_with_a_draft(ik_engine: Any, tmp_path: Path) -> None:
-    check_real(ik_engine, tmp_path)
-
-
-def check_real(engine: Any, tmp_path: Path) -> None:
+def test_a_real_server_with_a_draft(engine: Any, tmp_path: Path) -> None:
     one = ModelArgs(threads=1)
     draft, target = demo_dir() / "draft-f16.gguf", demo_dir() / "target-q8_0.gguf"
     job = ServerJob(target, one, 1024, draft, one, DraftSettings(4, 0, 0.0))

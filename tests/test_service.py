@@ -24,11 +24,12 @@ from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
-from cook.graph.store import Entry, Store
+from cook.graph.store import Store
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.report.commands import MEASURING, deployed
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
+from tests.stored import stored
 
 
 @pytest.fixture
@@ -219,25 +220,12 @@ def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("model",), ("model-00001-of-00002", "model-00002-of-00002")])
 def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
-    store = Store(tmp_path / "store")
-    with store.workspace() as folder:
-        data = DRAFT.read_bytes()
-        for number, name in enumerate(names):
-            part = data[-1000:] if number else data[: len(data) - 1000 * (len(names) - 1)]
-            (folder / f"{name}.gguf").write_bytes(part)
-        stored = store.commit(
-            folder,
-            Entry(
-                kind="quantize",
-                key="0" * 64,
-                label="quantize",
-                key_parts={},
-                made_from={},
-                result={},
-                seconds=1.0,
-            ),
-        )
-    first, last = (stored.file(f"{name}.gguf") for name in (names[0], names[-1]))
+    data, parts = DRAFT.read_bytes(), dict[str, bytes]()
+    for number, name in enumerate(names):
+        part = data[-1000:] if number else data[: len(data) - 1000 * (len(names) - 1)]
+        parts[f"{name}.gguf"] = part
+    kept = stored(Store(tmp_path / "store"), parts)
+    first, last = (kept.file(f"{name}.gguf") for name in (names[0], names[-1]))
     made = record("ml", draft=first)
     drafts = (replace(made.drafts[0], file_bytes=len(data)), *made.drafts[1:])
     made = replace(made, drafts=drafts)

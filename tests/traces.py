@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -49,4 +50,29 @@ def blank_reply(head: ReplyHead, *, known: bool) -> Reply:
         margin=zeros,
         top_ids=np.zeros((head.tokens, 0), np.int32),
         top_logp=np.zeros((head.tokens, 0), np.float32),
+    )
+
+
+def even_reply(name: str, known: list[bool], category: str = "code", beyond: int = 0) -> Reply:
+    """Two candidates of probability 1/2 a token."""
+    n = len(known)
+    half = np.full(n, math.log(0.5), np.float32)
+    return Reply(
+        head=ReplyHead(
+            id=name,
+            category=category,
+            stop="eog" if beyond else "limit",
+            prompt_tokens=3,
+            tokens=n,
+            emitted=n - beyond,
+        ),
+        prompt=np.arange(3, dtype=np.int32),
+        tokens=np.arange(n, dtype=np.int32),
+        known=np.array(known),
+        logp=half,
+        chain_logp=half,
+        logsumexp=half * 0,
+        margin=half * 0 + 0.25,
+        top_ids=np.tile(np.array([1, 2], np.int32), (n, 1)),
+        top_logp=np.stack([half, half], axis=1),
     )

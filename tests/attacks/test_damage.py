@@ -134,12 +134,6 @@ def test_a_store_damaged_all_over(built: Path, attacks: Counter[str]) -> None:
         damage(some, built, attacks)
 
 
-def test_rot_goes_no_further(built: Path, attacks: Counter[str]) -> None:
-    """A quant of which one byte turned is made again, and what is measured is the new one."""
-    found = victims(built / "kept")
-    damage([flipped if p.suffix == ".gguf" else None for p in found], built, attacks)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
 def test_what_is_not_what_it_was_is_made_again(

@@ -24,13 +24,14 @@ import pytest
 
 from cook.cli.commands import COMMANDS
 from cook.formats.gguf_writer import encode, encode_header, tensor_of
-from cook.graph.store import Entry, Store
+from cook.graph.store import Store
 from cook.nightly.history import append
 from cook.nightly.night import night_of
 from cook.record.record import write_record
 from tests.attacks.conftest import at_length
 from tests.attacks.servers import liar
 from tests.report import records
+from tests.stored import stored
 from tests.terminals import read_all
 
 ROOT = Path(__file__).parents[2]
@@ -135,22 +136,9 @@ def hostile_log(folder: Path) -> Path:
 
 def hostile_store(home: Path) -> None:
     """An artifact whose label is hostile, and one that is damaged, under a hostile kind."""
-    store = Store(home / "store")
     for kind in ("quantize", NAME.replace("/", "")):
-        with store.workspace() as work:
-            (work / "a").write_text("a")
-            store.commit(
-                work,
-                Entry(
-                    kind=kind,
-                    key="k" * 64,
-                    label=ACTS + LINE,
-                    key_parts={},
-                    result={},
-                    seconds=1.0,
-                    made_from={},
-                ),
-            )
+        files = {"a": b"a"}
+        stored(Store(home / "store"), files, kind=kind, key="k" * 64, label=ACTS + LINE)
     (home / "store" / "quantize" / ("k" * 64) / NAME).write_text("extra")
 
 

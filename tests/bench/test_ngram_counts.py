@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bench.ngram_counts import agreement, methods, replies, two_stage_methods
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
@@ -16,37 +14,7 @@ TEXTS = [p.text for p in load_prompts("demo").prompts if len(p.text) < 1500][:5]
 TOKENS = 64
 
 
-@pytest.mark.engine
-def test_counts_are_the_bundled_servers(bundled: Any, tmp_path: Path) -> None:
-    _every_method(bundled, tmp_path)
-
-
-@pytest.mark.ik
-def test_counts_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
-    _every_method(ik_engine, tmp_path)
-
-
-@pytest.mark.engine
-def test_two_stages_are_the_bundled_servers(bundled: Any, tmp_path: Path) -> None:
-    _two_stages(bundled, tmp_path)
-
-
-@pytest.mark.ik
-def test_two_stages_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
-    _two_stages(ik_engine, tmp_path)
-
-
-def _two_stages(engine: Any, tmp_path: Path) -> None:
-    """A draft model's near tie may fall otherwise: a request of the five at most."""
-    supervisor = Supervisor(tmp_path / "logs")
-    written = replies(engine, TEXTS, TOKENS, supervisor)
-    given = (engine, two_stage_methods(engine)[0], written, TOKENS, supervisor)
-    found = agreement(*given, then=DraftSettings(4))
-    assert found.exact >= len(TEXTS) - 1, str(found)
-    assert found.live[0] > agreement(*given).live[0], "the draft model drafts the rest"
-
-
-def _every_method(engine: Any, tmp_path: Path) -> None:
+def test_counts_are_the_servers(engine: Any, tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path / "logs")
     written = replies(engine, TEXTS, TOKENS, supervisor)
     drafted = 0
@@ -55,3 +23,13 @@ def _every_method(engine: Any, tmp_path: Path) -> None:
         assert found.exact == found.requests == len(TEXTS), str(found)
         drafted += found.live[0]
     assert drafted > 100
+
+
+def test_two_stages_are_the_servers(engine: Any, tmp_path: Path) -> None:
+    """A draft model's near tie may fall otherwise: a request of the five at most."""
+    supervisor = Supervisor(tmp_path / "logs")
+    written = replies(engine, TEXTS, TOKENS, supervisor)
+    given = (engine, two_stage_methods(engine)[0], written, TOKENS, supervisor)
+    found = agreement(*given, then=DraftSettings(4))
+    assert found.exact >= len(TEXTS) - 1, str(found)
+    assert found.live[0] > agreement(*given).live[0], "the draft model drafts the rest"

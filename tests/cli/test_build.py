@@ -18,15 +18,6 @@ def test_a_plan_is_one_json_document(cook: Any) -> None:
     assert cook("plan", "demo", "--check", "--quiet").status == 1
 
 
-@pytest.mark.engine
-def test_a_type_that_the_engine_lacks_names_the_engine_that_has_it(cook: Any) -> None:
-    done = cook("build", "ling-flash-iq1kt", "--demo", "--engine", "bundled")
-    assert done.status == 5
-    assert "iq1_kt" in done.stderr
-    assert "ik_llama.cpp has" in done.stderr
-    assert "hint: " in done.stderr
-
-
 @pytest.mark.parametrize("command", ["build", "plan"])
 def test_an_unknown_recipe(cook: Any, command: str) -> None:
     done = cook(command, "no-such-recipe", "--json")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from typing import Any
 import pytest
 
 from cook.cli.commands import COMMANDS
+from tests.terminals import styled_in_terminal
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TENSORS = str(DATA / "ling-flash-2.0.tensors.tsv")
@@ -94,34 +91,10 @@ def test_json_is_one_document_and_quiet_says_only_the_answer(cook: Any, path: st
 
 @pytest.mark.parametrize("path", INVOCATIONS)
 def test_no_colour_on_a_terminal_where_it_is_not_wanted(cook: Any, path: str) -> None:
-    environment = dict(cook.environment) | {"TERM": "xterm-256color", "NO_COLOR": "1"}
-    said = on_a_terminal(arguments(path), environment, cook.directory)
+    argv = [sys.executable, "-m", "cook", *arguments(path)]
+    _, said = styled_in_terminal(argv, 80, {**cook.environment, "NO_COLOR": "1"}, cook.directory)
     assert said.strip()
     assert not COLOUR.search(said)
-
-
-def on_a_terminal(words: list[str], environment: dict[str, str], directory: Path) -> str:
-    """What a command writes where both of its streams are a terminal."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "cook", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment,
-        cwd=directory,
-    ) as process:
-        os.close(theirs)
-        said = bytearray()
-        try:
-            while select.select([ours], [], [], 120)[0] and (chunk := os.read(ours, 65536)):
-                said += chunk
-        except OSError:
-            pass  # Linux says EIO where the other side is closed
-        finally:
-            os.close(ours)
-        process.wait(timeout=30)
-    return said.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize(

@@ -173,17 +173,8 @@ def test_export_names_a_type_that_an_engine_lacks_once(cook: Any) -> None:
 
 
 def test_export_and_back(cook: Any) -> None:
-    done = cook(
-        "recipes",
-        "export",
-        "ling-flash-iq1kt",
-        "--quant",
-        "IQ1_KT",
-        "--format",
-        "script",
-        "-o",
-        "m.sh",
-    )
+    quant = ("--quant", "IQ1_KT", "--format", "script")
+    done = cook("recipes", "export", "ling-flash-iq1kt", *quant, "-o", "m.sh")
     assert done.status == 0, done.stderr
     back = cook("recipes", "import", "m.sh", "--model", str(LING))
     assert "- routed_experts: iq1_kt" in back.stdout

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
+from tests.http_server import serving
 
 PROPS = {
     "build_info": "b1-abc",
@@ -30,34 +30,14 @@ KEY = "open-sesame-123"
 @pytest.fixture
 def url() -> Iterator[str]:
     """A server that wants KEY."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self, found: Any) -> None:
-            right = self.headers.get("Authorization") == f"Bearer {KEY}"
-            body = json.dumps(
-                found if right else {"error": {"message": "Invalid API Key"}}
-            ).encode()
-            self.send_response(200 if right else 401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self._answer(PROPS if self.path == "/props" else [])
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            ids = self.path == "/tokenize"
-            self._answer({"tokens": [1]} if ids else {"content": "x", "timings": TIMINGS})
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    answers = {
+        "/props": PROPS,
+        "/slots": [],
+        "/tokenize": {"tokens": [1]},
+        "/completion": {"content": "x", "timings": TIMINGS},
+    }
+    with serving(answers, KEY) as server:
+        yield server.url
 
 
 @pytest.fixture

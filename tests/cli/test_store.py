@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from cook.graph.store import Entry, Store
+from cook.graph.store import Store
 from cook.record.find import keep_record, kept_records
 from tests import bare_records as bare
+from tests.stored import stored
 
 RECIPE = """\
 version: 1
@@ -24,31 +24,12 @@ quants:
 
 
 def fill(
-    root: Path,
-    kind: str = "quantize",
-    inputs: dict[str, str] | None = None,
-    pieces: frozenset[str] = frozenset(),
+    root: Path, kind: str = "quantize", inputs: dict[str, str] | None = None, **fields: Any
 ) -> Path:
-    """One artifact made from ``inputs`` and of ``pieces``; its directory."""
-    store = Store(root)
+    """One artifact made from ``inputs``; its directory."""
     parts = {"metric": 1, "kind": kind, "inputs": inputs or {}}
-    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    with store.workspace() as workspace:
-        (workspace / "model.gguf").write_bytes(b"x" * 1000)
-        artifact = store.commit(
-            workspace,
-            Entry(
-                kind=kind,
-                key=hashlib.sha256(canonical.encode()).hexdigest(),
-                label="Q4_0",
-                key_parts=parts,
-                made_from={},
-                result={},
-                seconds=1.0,
-                pieces=pieces,
-            ),
-        )
-    return artifact.directory
+    files = {"model.gguf": b"x" * 1000}
+    return stored(Store(root), files, parts, kind=kind, label="Q4_0", **fields).directory
 
 
 def test_empty(cook: Any, check_snapshot: Any) -> None:

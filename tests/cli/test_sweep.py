@@ -3,77 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 from cook.nightly.history import append
 from cook.nightly.night import Night, night_of
-from cook.record.measured import Figures, PromptFigures, Quality
-from cook.record.record import Candidate, Pick, Record, write_record
-from tests.bare_records import CANDIDATE, DRAFT, RECORD
-
-PROMPTS = 40
+from cook.record.record import Record, write_record
+from tests.nightly.nights import Series, World
 
 
-def figures(prompts: PromptFigures) -> Figures:
-    tokens, ms = sum(prompts.tokens), sum(prompts.decode_ms)
-    return Figures(
-        requests=PROMPTS,
-        prompt_tokens=400,
-        tokens=tokens,
-        decode_ms=ms,
-        wall_ms=ms,
-        drafted=None,
-        accepted=None,
-        cycles=None,
-        decode_speed=1000 * tokens / ms,
-        end_to_end_speed=1000 * tokens / ms,
-    )
-
-
-def column(ms: float, accepted: int | None) -> PromptFigures:
-    wave = [1 + 0.01 * (i % 5) for i in range(PROMPTS)]
-    return PromptFigures(
-        ids=tuple(f"p{i}" for i in range(PROMPTS)),
-        categories=tuple(f"c{i % 4}" for i in range(PROMPTS)),
-        tokens=(100,) * PROMPTS,
-        decode_ms=tuple(ms * w for w in wave),
-        wall_ms=tuple(ms * w + 10 for w in wave),
-        drafted=(None if accepted is None else 120,) * PROMPTS,
-        accepted=tuple(None if accepted is None else accepted - i % 3 for i in range(PROMPTS)),
-    )
-
-
-def candidate(name: str, draft: str | None, prompts: PromptFigures) -> Candidate:
-    return replace(CANDIDATE, name=name, draft=draft, live=figures(prompts), prompts=prompts)
-
-
-def record(created: str, accepted: int = 70) -> Record:
-    quality = Quality(8.0, 0.1, 100, 512, mean_kld=0.05, mean_kld_error=0.001)
-    return replace(
-        RECORD,
-        created=created,
-        recipe="tiny",
-        recipe_sha256="1" * 64,
-        prompts_sha256="2" * 64,
-        max_tokens=101,
-        drafts=(
-            replace(
-                DRAFT,
-                file_bytes=1000,
-                tensor_bytes=900,
-                bpw=4.5,
-                quality=quality,
-                quality_reason=None,
-                memory_reason=None,
-            ),
-        ),
-        candidates=(
-            candidate("no draft", None, column(1000, None)),
-            candidate("Q4 n_max=4", "Q4", column(600, accepted)),
-        ),
-        pick=Pick("Q4 n_max=4", "Q4.", "decode_speed", 0.95, 0.01, 1.0, (), ()),
-    )
+def record(created: str, share: float = 1.0) -> Record:
+    """That of one night; its draft accepts ``share`` of what it does on all others."""
+    made = Series(World(prompts=40, tokens=101), seed=1, lengths=(4,)).measure().record
+    bare, draft = made.candidates
+    assert draft.prompts is not None
+    accepted = tuple(int(share * (n or 0)) for n in draft.prompts.accepted)
+    draft = replace(draft, prompts=replace(draft.prompts, accepted=accepted))
+    return replace(made, created=created, recipe="tiny", replayed=(), candidates=(bare, draft))
 
 
 def written(cook: Any, name: str, made: Record) -> str:
@@ -84,14 +31,15 @@ def written(cook: Any, name: str, made: Record) -> str:
 def test_a_record_against_itself_and_against_a_better_one(cook: Any) -> None:
     before = written(cook, "before.json", record("2026-11-20T02:00:00Z"))
     same = written(cook, "same.json", record("2026-11-21T02:00:00Z"))
-    worse = written(cook, "worse.json", record("2026-11-21T02:00:00Z", accepted=60))
+    worse = written(cook, "worse.json", record("2026-11-21T02:00:00Z", share=0.85))
     done = cook("report", same, "--against", before)
     assert done.status == 0, done.stderr
     assert "regression" not in done.stdout
     done = cook("report", worse, "--against", before)
     assert done.status == 4, done.stderr
     first = " ".join(done.stdout.splitlines()[1].split())
-    assert first.startswith("regression acceptance Q4 n_max=4 57.5% to 49.2%, -8.3 points")
+    assert first.startswith("regression acceptance Q4 n_max=4 ")
+    assert re.search(r"\d\d\.\d% to \d\d\.\d%, -\d+\.\d points", first)
     assert done.stderr.splitlines()[-1] == "error: 1 regression: acceptance of Q4 n_max=4"
     done = cook("report", worse, "--against", before, "--json")
     assert done.status == 4
@@ -109,10 +57,10 @@ def nights(*records: Record) -> list[Night]:
 
 def test_against_a_history_the_last_good_night_counts(cook: Any) -> None:
     history = cook.directory / "h.jsonl"
-    first, bad = nights(record("2026-11-18T02:00:00Z"), record("2026-11-19T02:00:00Z", accepted=60))
+    first, bad = nights(record("2026-11-18T02:00:00Z"), record("2026-11-19T02:00:00Z", share=0.85))
     append(history, first)
     append(history, replace(bad, good=False, regressions=("acceptance",)))
-    tonight = record("2026-11-20T02:00:00Z", accepted=60)
+    tonight = record("2026-11-20T02:00:00Z", share=0.85)
     append(history, night_of(tonight, "tiny-bundled").judged((), ("acceptance",)))
     name = written(cook, "tonight.json", tonight)
     done = cook("report", name, "--against", "h.jsonl")

@@ -5,12 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from cook.cli.main import main
 from cook.engines.environment import engine_environment
 from cook.engines.server import free_port
 from cook.paths import demo_dir
+from tests.http_server import Fake, Status, serving
 
 ATTACKS = {
     "the flag": ["--model-url", "URL"],
@@ -54,50 +51,14 @@ pick: {maximize: decode_speed}
 """
 
 
-@dataclass
-class Site:
-    """Where the attacker's file lies, and every request that reached it."""
-
-    url: str
-    requests: list[str] = field(default_factory=list)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def __init__(self, site: Site, *args: Any) -> None:
-        self.site = site
-        super().__init__(*args)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
-        self.site.requests.append(f"{self.command} {self.path}")
-        evil = (demo_dir() / "draft-f16.gguf").read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(evil)))
-        self.send_header("ETag", '"1"')
-        self.end_headers()
-        if body:
-            self.wfile.write(evil)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
-def site() -> Iterator[Site]:
-    found = Site("")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, found))
-    found.url = f"http://127.0.0.1:{server.server_address[1]}/evil.gguf"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def site() -> Iterator[Fake]:
+    """Where the attacker's file lies; ``asked`` has every request that reached it."""
+    with serving({}) as server:
+        evil = Status(200, (demo_dir() / "draft-f16.gguf").read_bytes(), {"ETag": '"1"'})
+        server.answers["/evil.gguf"] = evil
+        server.url += "/evil.gguf"
+        yield server
 
 
 @pytest.fixture
@@ -131,7 +92,7 @@ def recipe(folder: Path, place: str = "", words: list[str] | None = None, url: s
 
 
 @pytest.mark.engine
-def test_the_attack_is_a_real_one(site: Site, mine: Path, bundled: Any, tmp_path: Path) -> None:
+def test_the_attack_is_a_real_one(site: Fake, mine: Path, bundled: Any, tmp_path: Path) -> None:
     """What the guard is for: this engine, started so, overwrites the file that it was to load."""
     before = sha256(mine)
     argv = [str(bundled.tool("server")), "-m", str(mine), "--port", str(free_port())]
@@ -142,14 +103,14 @@ def test_the_attack_is_a_real_one(site: Site, mine: Path, bundled: Any, tmp_path
         while sha256(mine) == before and time.monotonic() < deadline and server.poll() is None:
             time.sleep(0.2)
         server.kill()
-    assert site.requests
+    assert site.asked
     assert sha256(mine) != before
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_spelling_in_no_place_reaches_the_model(
-    site: Site, mine: Path, place: str, attack: str, capsys: pytest.CaptureFixture[str]
+    site: Fake, mine: Path, place: str, attack: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sha256(mine)
     path = recipe(mine.parent, place, ATTACKS[attack], site.url)
@@ -158,7 +119,7 @@ def test_no_spelling_in_no_place_reaches_the_model(
     row = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if site.url in line)
     assert f"gift.yaml:{row}:" in told
     assert "it downloads, and writes over files" in told
-    assert site.requests == []
+    assert site.asked == []
     assert sha256(mine) == before
     assert not (mine.parent / "cook-home" / "store").exists()
 
@@ -177,14 +138,14 @@ def test_no_spelling_in_no_place_reaches_the_model(
     ids=" ".join,
 )
 def test_every_command_that_takes_a_recipe(
-    site: Site, mine: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+    site: Fake, mine: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sha256(mine)
     recipe(mine.parent, "target", ATTACKS["the flag"], site.url)
     (mine.parent / "night.yaml").write_text("version: 1\nname: n\nrecipes: [gift.yaml]\n")
     assert main(command) == 2
     assert "it downloads, and writes over files" in capsys.readouterr().err
-    assert (site.requests, sha256(mine)) == ([], before)
+    assert (site.asked, sha256(mine)) == ([], before)
 
 
 def test_a_recipe_beside_its_own_programs(
@@ -200,7 +161,7 @@ def test_a_recipe_beside_its_own_programs(
 
 @pytest.mark.engine
 def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
-    site: Site, mine: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+    site: Fake, mine: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The flag reaches the tool, as the user says; the engine's offline mode still holds."""
     before = sha256(mine)
@@ -210,13 +171,13 @@ def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
     main(["build", str(path), "--allow-unsafe-args", "--threads", "1"])
     logs = (mine.parent / "cook-home" / "logs").rglob("*")
     assert any(site.url in file.read_text(errors="replace") for file in logs if file.is_file())
-    assert site.requests == []
+    assert site.asked == []
     assert sha256(mine) == before
 
 
 @pytest.mark.engine
 def test_a_shell_s_variables_reach_no_tool(
-    site: Site, mine: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+    site: Fake, mine: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sha256(mine)
     for name in ("LLAMA_ARG_MODEL_URL", "HF_ENDPOINT", "MODEL_ENDPOINT"):
@@ -224,7 +185,7 @@ def test_a_shell_s_variables_reach_no_tool(
     monkeypatch.setenv("LLAMA_ARG_HF_REPO", "a/b")
     monkeypatch.setenv("LLAMA_ARG_MODEL", "/nowhere.gguf")
     assert main(["build", str(recipe(mine.parent)), "--threads", "1"]) == 0
-    assert site.requests == []
+    assert site.asked == []
     assert sha256(mine) == before
 
 

@@ -106,14 +106,8 @@ def test_a_recipe_finds_it_even_for_a_plan() -> None:
     assert read_gguf(found.path).metadata["general.file_type"] == 0
 
 
-@pytest.mark.engine
-def test_the_text_is_the_same(bundled: Any, tmp_path: Path) -> None:
-    assert replies(bundled, unpacked(), tmp_path) == replies(bundled, SOURCE, tmp_path)
-
-
-@pytest.mark.ik
-def test_the_text_is_the_same_on_ik(ik_engine: Any, tmp_path: Path) -> None:
-    assert replies(ik_engine, unpacked(), tmp_path) == replies(ik_engine, SOURCE, tmp_path)
+def test_the_text_is_the_same(engine: Any, tmp_path: Path) -> None:
+    assert replies(engine, unpacked(), tmp_path) == replies(engine, SOURCE, tmp_path)
 
 
 def replies(engine: Any, model: Path, folder: Path) -> list[object]:

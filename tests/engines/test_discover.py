@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,12 +51,10 @@ def test_bundled(bundled: Any) -> None:
 
 
 @pytest.mark.engine
-def test_what_is_known_is_read_back_fast(bundled: Any) -> None:
+def test_what_is_known_is_read_back(bundled: Any) -> None:
     directory = Path(bundled.facts.bin_dir)
     engine_at("again", directory)
-    started = time.perf_counter()
     again: Any = engine_at("again", directory)
-    assert time.perf_counter() - started < 0.05
     assert again.identity == bundled.identity
     assert again.facts == bundled.facts
 

@@ -23,16 +23,6 @@ from cook.paths import demo_dir
 Make = Callable[..., Any]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("bundled", marks=pytest.mark.engine),
-        pytest.param("ik_engine", marks=pytest.mark.ik),
-    ]
-)
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def progress() -> list[tuple[int, int | None]]:
     return []

@@ -40,11 +40,6 @@ def asked(engine: Any, what: ServerJob, supervisor: Supervisor) -> Completion:
         return server.complete(TEXT, 96, ignore_eos=True)
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Supervisor:
-    return Supervisor(tmp_path / "logs")
-
-
 def offering(engine: Any, flag: str = "--no-spec-type") -> Any:
     """``engine`` as if the help of its server offered ``flag``."""
     flags = engine.facts.flags

@@ -79,15 +79,8 @@ def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
     return set(names)
 
 
-@pytest.mark.engine
-def test_every_type_of_llama_cpp(bundled: Any, make_tiny_model: Make, tmp_path: Path) -> None:
-    checked = check_all(bundled, make_tiny_model, tmp_path)
-    assert checked == {t.name for t in TYPES.values() if "llama.cpp" in t.engines and t.quantizable}
-
-
-@pytest.mark.ik
-def test_every_type_of_ik(ik_engine: Any, make_tiny_model: Make, tmp_path: Path) -> None:
-    checked = check_all(ik_engine, make_tiny_model, tmp_path)
+def test_every_type(engine: Any, make_tiny_model: Make, tmp_path: Path) -> None:
+    checked = check_all(engine, make_tiny_model, tmp_path)
     assert checked == {
-        t.name for t in TYPES.values() if "ik_llama.cpp" in t.engines and t.quantizable
+        t.name for t in TYPES.values() if engine.flavour in t.engines and t.quantizable
     }

@@ -20,7 +20,6 @@ from cook.formats.gguf import (
     read_tensor_list,
 )
 from cook.formats.gguf_writer import NewTensor, encode, encode_header, tensor_of, write_gguf_file
-from cook.paths import demo_dir
 
 F32, Q4_K, IQ1_KT, UNKNOWN = 0, 12, 158, 777
 META = {
@@ -59,11 +58,9 @@ def test_reads_what_the_writer_wrote(model: Path) -> None:
     assert gguf.metadata["llama.rope.freq_base"] == 1e4
     assert gguf.metadata["general.quantized"] is True
     tokens = gguf.array("tokenizer.ggml.tokens")
-    assert tokens is not None
     assert tokens.values() == ("a", "b", "ü")
     assert tokens.strings()[2] == "ü".encode()
     scores = gguf.array("tokenizer.ggml.scores")
-    assert scores is not None
     assert scores.values() == (0.0, -1.0, -2.0)
     with pytest.raises(ValueError, match="not an array of strings"):
         scores.strings()
@@ -86,17 +83,6 @@ def test_typed_getters_refuse_other_types(model: Path) -> None:
         gguf.array("general.architecture")
     with pytest.raises(InputError, match="has no tensor 'nope"):
         gguf.tensor("nope" * 50)
-
-
-def test_copy_is_byte_identical(model: Path, tmp_path: Path) -> None:
-    gguf = read_gguf(model)
-    copy = tmp_path / "copy.gguf"
-    tensors = [
-        tensor_of(t.name, t.shape, t.type_id, gguf.read_tensor_bytes(t.name)) for t in gguf.tensors
-    ]
-    write_gguf_file(copy, gguf.raw_metadata(), tensors)
-    assert copy.read_bytes() == model.read_bytes()
-    assert read_gguf(copy).header_digest == gguf.header_digest
 
 
 def test_version_2_and_header_digest(model: Path) -> None:
@@ -141,7 +127,6 @@ def test_equals_python_gguf(tmp_path: Path) -> None:
     assert gguf.metadata["small"] == -5
     assert gguf.metadata["exact"] == 0.1
     tokens = gguf.array("tokenizer.ggml.tokens")
-    assert tokens is not None
     assert tokens.strings() == (b"x", b"\xff\xfe", b"z")
     assert tokens.values()[1] == "\ufffd\ufffd"
     reader = upstream.GGUFReader(path)
@@ -150,17 +135,6 @@ def test_equals_python_gguf(tmp_path: Path) -> None:
         assert ours.type_id == theirs.tensor_type
         assert gguf.data_offset + ours.offset == theirs.data_offset
         assert gguf.read_tensor_bytes(ours.name) == theirs.data.tobytes()
-
-
-@pytest.mark.parametrize("name", ["target-q8_0.gguf", "draft-f16.gguf"])
-def test_demo_models(name: str) -> None:
-    path = demo_dir() / name
-    if not path.exists():
-        pytest.skip(f"{path} has not been made yet")
-    gguf = read_gguf(path)
-    assert gguf.architecture == "bailingmoe2"
-    assert gguf.tensor_bytes is not None
-    assert 0 <= gguf.file_bytes - gguf.data_offset - gguf.tensor_bytes < 32 * len(gguf.tensors)
 
 
 # --- size

@@ -189,7 +189,6 @@ def test_it_is_the_engine_s_own_figure(tmp_path: Path, name: str) -> None:
     printed = [json.loads(line) for line in done.stdout.splitlines()]
     for (context, kind, flash), found in zip(asked, printed, strict=True):
         ours = cache_size(read_gguf(path), context, (kind, kind), flash_attention=flash)
-        assert ours is not None
         for buffers, ours_bytes in ((found["KV"], ours.attention), (found["RS"], ours.state)):
             # Each buffer is printed to two decimals.
             rounding = 0.005 * len(buffers)
@@ -242,7 +241,6 @@ def test_sliding_windows(tmp_path: Path) -> None:
         attention__value_length=256,
         attention__sliding_window=1024,
     )
-    assert found is not None
     assert found.attention == (8 * 32_768 + 40 * 1536) * 8 * (256 + 256) * 2
     assert found.attention < 3 * GIB
 
@@ -265,7 +263,6 @@ def test_one_layer_in_four_attends(tmp_path: Path) -> None:
         ssm__state_size=128,
         ssm__group_count=16,
     )
-    assert found is not None
     assert found.attention == 12 * 131_072 * 2 * 512 * 2
     assert found.state is not None
     assert 0 < found.state < GIB

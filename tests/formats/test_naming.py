@@ -13,7 +13,6 @@ SECOND = Path("/m/Ling-flash-BF16-00002-of-00005.gguf")
 
 def test_a_shards_name() -> None:
     name = split_name(SECOND)
-    assert name is not None
     assert (name.stem, name.number, name.count) == ("Ling-flash-BF16", 2, 5)
     assert shard_path(SECOND, 5, 5).name == "Ling-flash-BF16-00005-of-00005.gguf"
     assert shard_path(Path("/m/stem"), 1, 2) == Path("/m/stem-00001-of-00002.gguf")

@@ -47,8 +47,6 @@ def test_tied_embeddings_stay_and_are_then_read_by_rows(draft: GgufFile) -> None
     assert head_of(file).name == "token_embd.weight"
     assert not is_head(file, "f16"), "it has none of its own"
     before, after = active_bytes(file), active_bytes(with_head(file, "q4_K"))
-    assert before is not None
-    assert after is not None
     assert after.read_bytes < before.read_bytes
     assert after.size_bytes > before.size_bytes
     assert Group.EMBEDDINGS in {g.group for g in after.groups}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -264,36 +265,27 @@ def test_what_is_left_counts_down() -> None:
     assert left.text(700.0) == ""
 
 
-def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
-    import io
-
+def telling(folder: Path, **options: Any) -> tuple[io.StringIO, Executor]:
+    """An executor, and what it says to people."""
     said = io.StringIO()
+    output = Output(Mode.HUMAN, stderr=said)
+    return said, Executor(Store(folder / "store"), output, logs=folder / "logs", **options)
+
+
+def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
     steps = [Join("a"), Join("b")]
-    executor = Executor(
-        Store(tmp_path / "store"),
-        Output(Mode.HUMAN, stderr=said),
-        logs=tmp_path / "logs",
-        expected={steps[0].key: 60.0, steps[1].key: 60.0},
-    )
-    executor.run(steps)
+    said, one = telling(tmp_path, expected={step.key: 60.0 for step in steps})
+    one.run(steps)
     first, second = said.getvalue().splitlines()
     assert re.fullmatch(r"step 1 of 2: join a, \d+\.\d s, about \d+ s left", first)
     assert re.fullmatch(r"step 2 of 2: join b, \d+\.\d s", second)
 
 
 def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: Path) -> None:
-    import io
-
-    said = io.StringIO()
     a, b, c = Join("a"), Join("b"), Join("c")
     executor(tmp_path).run([a])
     seen: list[str] = []
-    one = Executor(
-        Store(tmp_path / "store"),
-        Output(Mode.HUMAN, stderr=said),
-        logs=tmp_path / "logs",
-        watch=lambda step: seen.append(step.label),
-    )
+    said, one = telling(tmp_path, watch=lambda step: seen.append(step.label))
     one.run([a, b])
     one.run([b, c])
     assert seen == ["join b", "join c"]

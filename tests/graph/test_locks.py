@@ -36,7 +36,6 @@ def test_who_waits_is_told_and_gets_it_when_the_holder_dies(tmp_path: Path) -> N
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert holder.stdout is not None
     holder.stdout.readline()
     assert is_locked(path)
     told = threading.Event()
@@ -57,7 +56,6 @@ def test_what_a_dead_process_left_is_no_lock(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert holder.stdout is not None
     holder.stdout.readline()
     holder.kill()
     holder.communicate()

@@ -5,38 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cook import files
-from cook.graph.store import META, SEAL, Artifact, Entry, Store, _seal
+from cook.graph.store import META, SEAL, Artifact, Store, _seal
+from tests.stored import stored
 
 
-def put(
-    store: Store,
-    parts: dict[str, object],
-    data: bytes = b"data",
-    made_from: dict[str, dict[str, str]] | None = None,
-    pieces: frozenset[str] = frozenset(),
-) -> Artifact:
-    from cook.graph.key import key_of
-
-    key = key_of(parts)
-    with store.workspace() as directory:
-        (directory / "model.gguf").write_bytes(data)
-        return store.commit(
-            directory,
-            Entry(
-                kind="quantize",
-                key=key,
-                label="quantize X",
-                key_parts=parts,
-                made_from=made_from or {},
-                result={"x": 1},
-                seconds=1.5,
-                pieces=pieces,
-            ),
-        )
+def put(store: Store, parts: dict[str, object], data: bytes = b"data", **fields: Any) -> Artifact:
+    return stored(store, {"model.gguf": data}, parts, result={"x": 1}, **fields)
 
 
 def test_what_was_committed_is_found(tmp_path: Path) -> None:
@@ -118,7 +97,6 @@ def test_a_look_at_what_was_just_made_reads_nothing(
     artifact.file("model.gguf").write_bytes(b"dAta")
     os.utime(artifact.file("model.gguf"), ns=(stat.st_atime_ns, stat.st_mtime_ns))
     fault = store.damage(artifact)
-    assert fault is not None
     assert fault.message == "has other content than was recorded"
 
 
@@ -130,7 +108,7 @@ def test_mending_removes_what_was_made_from_it_and_nothing_else(tmp_path: Path) 
     # What a conversion made is a source to those after it; here it is one of two shards.
     digest = model.files[0].sha256
     shards = {"source": {"model.gguf": digest, "other.gguf": "1" * 64}}
-    sharded = put(store, {"inputs": {"source": "sha256:" + "2" * 64}}, b"x", shards)
+    sharded = put(store, {"inputs": {"source": "sha256:" + "2" * 64}}, b"x", made_from=shards)
     beside = put(store, {"a": 2}, b"model")
     model.file("model.gguf").write_bytes(b"m0del")
     (beside.directory / "stray").touch()

@@ -92,19 +92,6 @@ def test_one_fault_costs_nothing(hub: Any, kind: str, where: str) -> None:
     assert not list(path.parents[2].rglob("*.incomplete"))
 
 
-def test_twenty_faults_over_a_split_model(hub: Any) -> None:
-    shards = {f"Q4/m-Q4-{n:05d}-of-00004.gguf": noise(150_000 + n, n) for n in range(1, 5)}
-    hub.add("org/big", {**shards, "README.md": b"hello"})
-    kinds = (FAULTS * 3)[:20]
-    random.Random(4).shuffle(kinds)
-    for kind in kinds:
-        hub.fault("GET /blob/", kind)
-    paths = fetched("hf://org/big/Q4")
-    assert [p.read_bytes() for p in paths] == list(shards.values())
-    assert len(hub.injected) == 20, hub.faults
-    assert not list(Path(paths[0]).parents[3].rglob("*.incomplete"))
-
-
 def test_a_download_goes_on_where_it_was_killed(hub: Any) -> None:
     data = noise(1_000_000)
     hub.add("org/tiny", {FILE: data})

@@ -10,7 +10,6 @@ import pytest
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.formats.naming import shards_of
-from cook.hub.package import PublishRequest, pack
 from cook.record.record import Record
 from tests.builds import build
 
@@ -75,10 +74,3 @@ def test_gc_keeps_all_of_them_while_a_record_names_the_first(
     steps = json.loads(capsys.readouterr().out)["steps"]
     found = {s["label"]: s["state"] for s in steps if s["label"].startswith("quantize")}
     assert found == {f"quantize {name} (bundled)": "stored" for name in ("WHOLE", "SPLIT")}
-
-
-def test_it_is_published_whole(record: Record) -> None:
-    sent = pack(record, PublishRequest("me/Demo-GGUF", quants=("SPLIT",), license="mit"))
-    paths = shards_of(Path(str(record.drafts[1].path)))
-    found = [item.content for item in sent.items if item.path.endswith(".gguf")]
-    assert found == list(paths)

@@ -28,7 +28,7 @@ from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.iid import tokens_per_cycle
-from cook.trace.compatible import require_draft, require_target
+from cook.trace.compatible import require_draft
 from cook.trace.session import TraceRequest, record
 from cook.trace.worker_target import WorkerTarget
 
@@ -204,16 +204,6 @@ def test_a_draft_that_is_no_model_is_refused_as_what_it_is(
     assert (
         caught.value.hint == "merge it into its model first: llama-export-lora -m MODEL --lora FILE"
     )
-
-
-@pytest.mark.engine
-def test_another_target_is_refused(traces: dict[float, Path], tiny_model: Path) -> None:
-    trace = TraceFile(traces[0.0])
-    require_target(trace, TARGET, source([TARGET]))
-    with pytest.raises(InputError, match="another tokenizer"):
-        require_target(trace, tiny_model, source([tiny_model]))
-    with pytest.raises(InputError, match="another target"):
-        require_target(trace, DRAFT, source([DRAFT]))
 
 
 def test_typed_numbers() -> None:

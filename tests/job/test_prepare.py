@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cook.engines.worker.compile import locate, parameter_names
-from cook.errors import InputError, PrerequisiteError, RecipeError
-from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+from cook.errors import PrerequisiteError, RecipeError
 from cook.job.layout import NO_DRAFT
 from cook.job.prepare import Prepared, prepare
 from cook.steps.deal import DealStep, Dealt
@@ -83,14 +81,6 @@ def test_a_build_fetches_no_target_for_a_recipe_that_its_source_shows_to_be_wron
         prepare(path)
 
 
-def test_a_draft_of_another_vocabulary_is_refused_with_the_tokens(
-    recipe: Writer, tmp_path: Path, tiny_draft: Path
-) -> None:
-    path = recipe(drafts=[{"name": "other", "source": str(tiny_draft)}], score=score())
-    with pytest.raises(InputError, match=r"cannot draft for .*target-q8_0\.gguf"):
-        prepare(path)
-
-
 def test_what_is_traced_is_what_servers_are_asked(recipe: Writer) -> None:
     path = recipe(model=SOURCE, quants=[Q8_0], score=score(method="replay"))
     layout = prepare(path).layouts[0]
@@ -102,55 +92,12 @@ def test_what_is_traced_is_what_servers_are_asked(recipe: Writer) -> None:
     assert [p.half for p in asked].count("pick") == 4, "the floor's and a search's half"
 
 
-def test_rollouts_only_where_p_min_needs_them(recipe: Writer) -> None:
-    for draft, steps in (({"n_max": 6}, 0), ({"n_max": 6, "p_min": [0.0, 0.5]}, 6)):
-        path = recipe(model=SOURCE, quants=[Q8_0], score=score(method="replay", draft=draft))
-        forecast = prepare(path).layouts[0].forecast
-        assert forecast.drafts[0].replay.rollout_steps == steps
-
-
 def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(
     recipe: Writer,
 ) -> None:
     draft = {"n_max": 2, "args": {"n_gpu_layers": 99}}
     path = recipe(model=SOURCE, quants=[Q8_0], score=score(draft=draft))
     assert any("score.baseline" in w for w in prepare(path).layouts[0].warnings)
-
-
-def test_an_engine_that_is_not_there(recipe: Writer) -> None:
-    path = recipe(model=SOURCE, quants=[Q8_0], engine="nobody")
-    with pytest.raises(PrerequisiteError, match="nobody"):
-        prepare(path)
-
-
-def test_arguments_that_the_server_lacks_are_told_before_anything_runs(recipe: Writer) -> None:
-    for args, told in (
-        ({"cache_type_k": "q6_0"}, "no KV cache of type q6_0"),
-        ({"ubatch": 64}, "draft args: ubatch"),
-    ):
-        path = recipe(
-            model=SOURCE,
-            quants=[Q8_0],
-            score=score(draft={"n_max": 2, "args": args}),
-        )
-        with pytest.raises((InputError, PrerequisiteError), match=told):
-            prepare(path)
-
-
-def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_runs(
-    recipe: Writer, bundled: Any, tmp_path: Path
-) -> None:
-    entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
-    write_gguf(Imatrix({"blk.0.attn_q.weight": entry}, (), 1, 512, "gguf"), tmp_path / "i.gguf")
-    rules = [{"dense_ffn": "iq2_s"}, {".*": "q8_0"}]
-    path = recipe(
-        model=SOURCE,
-        imatrix={"file": "i.gguf"},
-        quants=[{"name": "A", "type": "Q8_0", "rules": rules}],
-    )
-    with pytest.raises(RecipeError) as caught:
-        prepare(path, engines=[bundled.name], plan_only=True)
-    assert "iq2_s needs importance data that the imatrix lacks" in str(caught.value)
 
 
 def test_flags_that_replay_cannot_follow_are_told_before_anything_runs(recipe: Writer) -> None:
@@ -236,19 +183,6 @@ def test_fewer_experts_are_drafts_that_share_a_quant(recipe: Writer) -> None:
     replayed = next(d for d in layout.forecast.drafts if d.cache_type == "q8_0/q5_1")
     args = replayed.replay.args
     assert (args.cache_type_k, args.cache_type_v) == ("q8_0", "q5_1")
-
-
-def test_experts_that_a_model_has_not_are_told_at_their_quant(recipe: Writer) -> None:
-    path = recipe(
-        model=SOURCE,
-        quants=[{"name": "A", "type": "Q8_0", "experts": [4, 2]}],
-        drafts=[{"name": "f", "source": "demo://draft-f16.gguf", "prune_layers": [7]}],
-    )
-    with pytest.raises(RecipeError) as told:
-        prepare(path)
-    assert [p.message.split(": ")[0] for p in told.value.problems] == ["A", "f"]
-    assert "uses 2 experts, so it cannot use 4" in told.value.problems[0].message
-    assert "no layer 7" in told.value.problems[1].message
 
 
 def test_the_demo_tries_what_its_model_has(recipe: Writer) -> None:

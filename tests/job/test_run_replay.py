@@ -147,37 +147,6 @@ def test_the_pick_and_how_sure_it_is_are_said(record: Record) -> None:
     assert factors.drafts == sum(c.key.is_file and c.live is not None for c in record.candidates)
 
 
-def test_an_absent_target_is_no_error_for_a_trace_that_is_stored(
-    home: Path, record: Record
-) -> None:
-    """Asking again for what is stored runs nothing, so it needs no target in memory."""
-    again = build(home, "replay", RECIPE)
-    assert not [s for s in again.steps if s.state == "ran"]
-    assert again.pick.candidate == record.pick.candidate
-
-
-def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -> None:
-    """The same build under two names stands for two engines: a trace and a baseline for each."""
-    directory = Path(bundled.tool("quantize")).parent
-    engines = ("--engine", "bundled", "--engine", f"twin={directory}")
-    record = build(tmp_path / "home", "replay", BRIEF, *engines)
-    assert set(record.engines) == {"bundled", "twin"}
-    assert {d.quant for d in record.drafts} == {
-        *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
-    }
-    bare = {c.name: c for c in record.candidates if c.draft is None}
-    assert set(bare) == {"no draft@bundled", "no draft@twin"}
-    best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)
-    for candidate in record.candidates:
-        if candidate.live is not None:
-            # Of the same requests, where the figures are of all that each was dealt.
-            assert candidate.speedup == pytest.approx(
-                (candidate.live.end_to_end_speed or 0) / best, rel=0.3
-            )
-    assert record.pick.candidate in {c.name for c in record.candidates}
-    assert {f.engine for f in record.noise} == {"bundled", "twin"}
-
-
 SAMPLED = BRIEF.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
 
 
@@ -226,19 +195,15 @@ drafts:
 """
 
 
-def test_fewer_experts_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
-    require_experts(build(tmp_path, "experts", EXPERTS + SCORED))
+def on(engine: Any) -> tuple[str, str]:
+    """The words that name ``engine`` to a build."""
+    return "--engine", f"{engine.name}={Path(engine.tool('quantize')).parent}"
 
 
-@pytest.mark.ik
-def test_fewer_experts_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
-    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
-    require_experts(build(tmp_path, "experts", EXPERTS + SCORED, "--engine", engine))
-
-
-def require_experts(record: Record) -> None:
+def test_fewer_experts_go_through_a_build_as_quants_do(tmp_path: Path, engine: Any) -> None:
     """The build of :data:`EXPERTS`: one quant, three files made of it and of the target, and
     replay's counts those of the server."""
+    record = build(tmp_path, "experts", EXPERTS + SCORED, *on(engine))
     names = ["Q8_0 experts=2", "Q8_0 experts=1", "target experts=4"]
     names += ["target experts=4 prune_layers=3"]
     assert [draft.quant for draft in record.drafts] == names
@@ -273,19 +238,10 @@ drafts:
 """
 
 
-def test_output_heads_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
-    require_heads(build(tmp_path, "heads", HEADS + SCORED))
-
-
-@pytest.mark.ik
-def test_output_heads_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
-    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
-    require_heads(build(tmp_path, "heads", HEADS + SCORED, "--engine", engine))
-
-
-def require_heads(record: Record) -> None:
+def test_output_heads_go_through_a_build_as_quants_do(tmp_path: Path, engine: Any) -> None:
     """The build of :data:`HEADS`: two files made of one, and replay's counts those of the
     server."""
+    record = build(tmp_path, "heads", HEADS + SCORED, *on(engine))
     assert [d.quant for d in record.drafts] == [
         *("draft output=f16", "draft output=q4_0", "draft output=q2_K")
     ]
@@ -303,24 +259,16 @@ version: 1
 name: contexts
 drafts:
   - {name: draft, source: "demo://draft-f16.gguf"}
-score:
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
-  prompts: demo
-  categories: [docstring, tests, literal]
-  limit: 12
-  max_tokens: 160
-  context: 2048
-  draft: {n_max: 4, context: [256, 1024], args: {threads: 1}}
-  live_budget: {minutes: 0.05}
-"""
+""" + SCORED.replace("max_tokens: 32", "max_tokens: 160").replace(
+    "n_max: [2, 4]", "n_max: 4, context: [256, 1024]"
+)
 
 
 @pytest.mark.ik
 def test_a_context_of_the_draft_s_own_that_holds_every_text_is_replayed(
     tmp_path: Path, ik_engine: Any
 ) -> None:
-    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
-    record = build(tmp_path, "contexts", CONTEXTS, "--engine", engine)
+    record = build(tmp_path, "contexts", CONTEXTS, *on(ik_engine))
     short, long = record.drafts
     assert (short.context, long.context) == (256, 1024)
     assert (short.memory_bytes or 0) < (long.memory_bytes or 0)
@@ -341,16 +289,9 @@ version: 1
 name: behind
 drafts:
   - {name: draft, source: "demo://draft-f16.gguf"}
-score:
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
-  prompts: demo
-  categories: [docstring, tests, literal]
-  limit: 12
-  max_tokens: 48
-  context: 2048
-  draft: {n_max: 4, after: [{type: ngram-map-k, size_n: 3, size_m: 6}], args: {threads: 1}}
-  live_budget: {minutes: 0.05}
-"""
+""" + SCORED.replace("max_tokens: 32", "max_tokens: 48").replace(
+    "n_max: [2, 4]", "n_max: 4, after: [{type: ngram-map-k, size_n: 3, size_m: 6}]"
+)
 
 
 def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
@@ -372,12 +313,12 @@ def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
     # And live, whatever was picked.
     monkeypatch.setenv("COOK_HOME", str(tmp_path))
     (layout,) = prepare(tmp_path / "behind.yaml", threads=1).layouts
-    assert layout.forecast is not None
     configuration = next(c for c in layout.grid if c.name == found.name)
     assert layout.baseline is not None
     with Executor(
         Store(tmp_path / "store"), Output(Mode.QUIET), logs=tmp_path / "logs", threads=1
     ) as executor:
+        assert layout.forecast is not None
         executor.run(layout.forecast.steps())
         forecaster = Forecaster(layout.forecast, executor.outcomes)
         dealing = Dealing(executor, True, 600.0, {})

@@ -51,7 +51,6 @@ def test_last_good_skips_bad_nights_and_other_series(tmp_path: Path, series: Ser
     append(path, replace(bad, id="m", cell="other").judged((), ()))
     found = read_history(path)
     last = found.reference(tonight.series)
-    assert last is not None
     assert last.accepted.id == good.id
     assert found.reference(replace(tonight, cell="another").series) is None
 
@@ -63,12 +62,10 @@ def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
     clean, disturbed, tonight = (series.measure().judged((), ()) for _ in range(3))
     append(path, with_disturbed(disturbed, 3))
     last = read_history(path).reference(tonight.series)
-    assert last is not None
     assert last.accepted.id == disturbed.id
     append(path, clean)
     append(path, replace(with_disturbed(disturbed, 1), id="later"))
     last = read_history(path).reference(tonight.series)
-    assert last is not None
     assert last.accepted.id == clean.id
 
 
@@ -84,7 +81,6 @@ def test_the_accepted_night_does_not_move_until_another_is_accepted(
     for night in nights:
         append(path, night)
     found = read_history(path).reference(nights[0].series)
-    assert found is not None
     ids = [night.id for night in nights]
     assert found.accepted.id == ids[0]
     assert [n.id for n in found.first] == ids[:7]
@@ -94,7 +90,6 @@ def test_the_accepted_night_does_not_move_until_another_is_accepted(
     later = series.measure().judged((), ())
     append(path, later)
     found = read_history(path).reference(nights[0].series)
-    assert found is not None
     assert found.accepted.id == ids[-1]
     assert [n.id for n in found.first] == [ids[-1], later.id]
     assert found.last == found.first
@@ -104,7 +99,6 @@ def test_alarms_on_the_first_nights_do_not_keep_the_noise_unknown(series: Series
     first, *others = (series.measure() for _ in range(4))
     nights = (first.judged((), ()), *(n.judged((), ("speed of Q4",)) for n in others))
     found = history.History(Path("x"), nights).reference(first.series)
-    assert found is not None
     assert found.last == (nights[0],)
     assert found.noise == nights
 
@@ -200,7 +194,6 @@ def test_an_accepted_night_is_good_and_nothing_is_rewritten(tmp_path: Path, seri
     accept(path, worse.cell, worse.series[-1])
     assert path.read_bytes().startswith(before)
     last = read_history(path).reference(worse.series)
-    assert last is not None
     assert last.accepted.id == worse.id
     assert last.accepted.regressions == worse.regressions
 

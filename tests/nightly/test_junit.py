@@ -24,13 +24,10 @@ def test_junit_has_a_case_a_gate() -> None:
         "time": "",
     }
     failure = suites["demo-ik"].find("testcase/failure")
-    assert failure is not None
     assert failure.get("message") == "62 to 59"
     skipped = suites["demo-ik"].find("testcase/skipped")
-    assert skipped is not None
     assert skipped.get("message") == "62 to 59"
     error = suites["broken-ik"].find("testcase/error")
-    assert error is not None
     assert error.text == "no engine\nis called ik"
 
 

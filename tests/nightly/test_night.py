@@ -11,7 +11,9 @@ from cook.errors import InputError
 from cook.nightly.night import changed_since, conditions_changed, night_of
 from cook.record.measured import ReplayedPrompts
 from cook.record.record import Candidate, Record
-from tests.cli.test_sweep import candidate, column, record
+from tests.cli.test_sweep import record
+
+PLAIN, DRAFTED = record("2026-11-20T02:00:00Z").candidates
 
 
 def with_candidates(*candidates: Candidate) -> Record:
@@ -19,11 +21,9 @@ def with_candidates(*candidates: Candidate) -> Record:
 
 
 def test_a_night_holds_what_ran_live() -> None:
-    live = candidate("x", "Q", column(1.0, 70))
-    plain = candidate("no draft", None, column(1.0, None))
-    left = replace(candidate("y", "Q", column(1.0, 70)), live=None, prompts=None)
-    night = night_of(with_candidates(plain, live, left))
-    assert [c.name for c in night.live] == ["no draft", "x"]
+    left = replace(DRAFTED, name="y", prompts=None)
+    night = night_of(with_candidates(PLAIN, DRAFTED, left))
+    assert [c.name for c in night.live] == ["no draft", "Q4 n_max=4"]
     assert night.no_draft("bundled") == night.live[0]
     assert night.candidate("y") is None
     assert night.cell == "tiny-bundled"
@@ -37,9 +37,9 @@ def test_a_night_keeps_no_text_of_the_recipe_and_no_steps() -> None:
 
 @pytest.mark.parametrize("side", ["prompts", "reference"])
 def test_columns_that_do_not_fit_are_refused(side: str) -> None:
-    broken = replace(column(1.0, 70), start=(0,))
-    changes: dict[str, Any] = {side: broken}
-    found = replace(candidate("x", "Q", column(1.0, 70)), **changes)
+    assert DRAFTED.prompts is not None
+    changes: dict[str, Any] = {side: replace(DRAFTED.prompts, start=(0,))}
+    found = replace(DRAFTED, name="x", **changes)
     with pytest.raises(InputError, match="x: figures per prompt whose columns do not fit"):
         night_of(with_candidates(found))
     replay = ReplayedPrompts("bundled", "Q", None, 4, ("b", "a"), ("c", "c"), (12,), (5,))
@@ -68,7 +68,7 @@ def test_what_changed_is_named() -> None:
         drafts=(replace(then.drafts[0], digest="sha256:b"),),
     )
     assert list(changed_since(now, then)) == [
-        "engine bundled: b1 then, b2 now",
+        "engine bundled: b0 then, b2 now",
         "defaults of bundled: --spec-draft-p-min 0.75 then, 0.0 now",
         "the bytes of the drafts Q4",
     ]

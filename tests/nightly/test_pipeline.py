@@ -45,7 +45,6 @@ def test_cells_are_recipes_times_engines() -> None:
 def test_the_nights_score_replaces_the_recipes() -> None:
     cell = parse_pipeline(GOOD, Path("nightly.yaml")).cells[0]
     score = cell.loaded.recipe.score
-    assert score is not None
     assert (score.limit, score.repeats, score.live_budget.minutes) == (24, 3, 5)
     assert score.max_tokens == 96  # as the recipe says
 

@@ -23,8 +23,6 @@ NAMES = [
     "qwen3-coder-30b-iq1kt",
     "smollm2-135m",
 ]
-# Sizes that the thread's own logs print (shared/samples/README.md).
-PUBLISHED_MIB = {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}
 
 Tensors = tuple[TensorInfo, ...]
 Reader = Callable[[Path, Tensors], dict[str, str]]
@@ -45,20 +43,12 @@ def test_valid_named_and_commented(name: str) -> None:
     assert loaded.text.count("#") > 5
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED_MIB))
+@pytest.mark.parametrize("name", ["IQ1_KT", "IQ1_KT-PUFFED", "IQ2_KL"])
 def test_ling_equals_the_script(name: str, ling: Tensors, script_types: Reader) -> None:
     quant = next(q for q in load_recipe("ling-flash-iq1kt").quants if q.name == name)
     found = resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2")
     assert dict(found.types) == script_types(DATA / f"make-quant-{name}.sh", ling)
     assert not found.problems
-
-
-@pytest.mark.parametrize("name", sorted(PUBLISHED_MIB))
-def test_ling_sizes_are_those_published(name: str, ling: Tensors) -> None:
-    quant = next(q for q in load_recipe("ling-flash-iq1kt").quants if q.name == name)
-    size = predicted_bytes(ling, resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2"))
-    assert size is not None
-    assert f"{size / 2**20:.2f}" == f"{PUBLISHED_MIB[name]:.2f}"
 
 
 def test_ling_bits_per_weight(ling: Tensors) -> None:

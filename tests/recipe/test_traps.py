@@ -177,24 +177,24 @@ def test_several_slots_are_told_where_the_flag_is_refused(
     assert "8:20" in capsys.readouterr().err
 
 
-def test_slots_are_told_of_on_ik() -> None:
+@pytest.mark.parametrize(
+    ("line", "flavour", "told"),
+    [
+        ("  slots: [1, 4]\n", Flavour.IK_LLAMA_CPP, "one slot only"),
+        ("    context: 2048\n", Flavour.LLAMA_CPP, "changes nothing here"),
+    ],
+)
+def test_what_one_engine_makes_nothing_of_is_told_there(
+    line: str, flavour: Flavour, told: str
+) -> None:
     text = RECIPE.format(extra="", context=8192, p_min="0.0", devices="")
-    loaded = parse_recipe(text + "  slots: [1, 4]\n", Path("/r/t.yaml"))
-    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.IK_LLAMA_CPP, {})
+    loaded = parse_recipe(text + line, Path("/r/t.yaml"))
+    (found,) = trap_problems(loaded.recipe, loaded.locations, flavour, {})
     assert found.line == len(text.splitlines()) + 1
-    assert "one slot only" in found.message
+    assert told in found.message
     assert found.severity == "warning"
-    assert not list(trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {}))
-
-
-def test_a_context_of_the_draft_s_own_changes_nothing_on_mainline() -> None:
-    text = RECIPE.format(extra="", context=8192, p_min="0.0", devices="")
-    loaded = parse_recipe(text + "    context: 2048\n", Path("/r/t.yaml"))
-    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {})
-    assert found.line == len(text.splitlines()) + 1
-    assert "changes nothing here" in found.message
-    assert found.severity == "warning"
-    assert not list(trap_problems(loaded.recipe, loaded.locations, Flavour.IK_LLAMA_CPP, {}))
+    (other,) = set(Flavour) - {flavour}
+    assert not list(trap_problems(loaded.recipe, loaded.locations, other, {}))
 
 
 def traps_unchecked(word: str) -> list[Problem]:
@@ -230,23 +230,6 @@ def test_recipes_check_reads_the_headers_of_files_that_are_there(
     loaded = parse_recipe(text.replace(str(tiny_draft), str(broken)), tmp_path / "r.yaml")
     (found,) = check_recipe(loaded).problems
     assert (found.line, found.message.rpartition(": ")[0]) == (4, f"{broken}: version at byte 4")
-
-
-@pytest.mark.engine
-def test_a_plan_tells_them(
-    bundled: Any,
-    tmp_path: Path,
-    tiny_model: Path,
-    tiny_draft: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = RECIPE.format(extra="", context=4_194_304, p_min="0.0", devices="")
-    text = text.replace("small.gguf", str(tiny_draft)).replace("big.gguf", str(tiny_model))
-    recipe = written(tmp_path, text + "  prompts: demo\n")
-    assert main(["plan", str(recipe)]) == 0
-    told = capsys.readouterr()
-    assert "traps.yaml:9:12: " in told.err + told.out
-    assert "gives a draft the target's context" in told.err + told.out
 
 
 def test_the_source_of_quants_is_a_draft_too() -> None:

@@ -13,12 +13,10 @@ from cook.job.sentence import pick_sentence
 from cook.provenance import Machine
 from cook.record.measured import (
     DraftSpeed,
-    Figures,
     ImatrixCoverage,
     LayerCoverage,
     OutputCheck,
     Prediction,
-    PromptFigures,
     Quality,
     Rejection,
     SlotSpeed,
@@ -41,7 +39,7 @@ from cook.record.record import (
 )
 from cook.scoring.compare import interval
 from cook.scoring.figures import by_category, by_prompt, figures
-from tests.bare_records import DRAFT
+from tests.bare_records import DRAFT, RECORD
 
 CATEGORIES = ("docstring", "prose", "class")
 PROMPTS = 24
@@ -344,7 +342,6 @@ def easy_half() -> Record:
         "Q4_K_M n_max=4": candidate("Q4_K_M", 0, 4, count=2 * BLOCK),
     }
     easy = changed["Q4_K_M n_max=4"]
-    assert easy.prompts is not None
     kept = [i for i, name in enumerate(easy.prompts.categories) if name != hard]
     runs = [one for one in requests(179.0, 4, 0.8) if one.category != hard]
     others = [one for one in requests(100.0) if one.category != hard]
@@ -449,41 +446,16 @@ def _value(one: Candidate) -> float | None:
 
 def sampled_chain(names: tuple[str, ...]) -> SampledChain:
     """No draft and every draft at n_max=2 at a temperature, over eight prompts."""
-    count = 8
 
     def one(name: str | None, index: int) -> ChainFigures:
-        rate = max(0.05, 0.5 - 0.05 * (index % 8)) if name is not None else None
-        accepted = round(60 * rate) if rate is not None else None
-        decode_ms = 1000.0 if name is None else 800.0 + 10 * index
-        wall_ms = tuple(decode_ms + 50 + 7 * prompt for prompt in range(count))
-        prompts = PromptFigures(
-            ids=tuple(f"p{i}" for i in range(count)),
-            categories=("prose",) * count,
-            tokens=(100,) * count,
-            decode_ms=(decode_ms,) * count,
-            wall_ms=wall_ms,
-            drafted=(60 if name is not None else None,) * count,
-            accepted=(accepted,) * count,
-        )
-        found = Figures(
-            requests=count,
-            prompt_tokens=50 * count,
-            tokens=100 * count,
-            decode_ms=decode_ms * count,
-            wall_ms=sum(wall_ms),
-            drafted=60 * count if name is not None else None,
-            accepted=accepted * count if accepted is not None else None,
-            cycles=30 * count if name is not None else None,
-            decode_speed=100_000 / decode_ms,
-            end_to_end_speed=1000 * 100 * count / sum(wall_ms),
-        )
-        settings = DraftSettings(2) if name is not None else None
+        rate = max(0.05, 0.5 - 0.05 * (index % 8))
+        runs = requests(125.0 - index, 2, rate, count=8) if name else requests(100.0, count=8)
         return ChainFigures(
-            "no draft" if name is None else f"{name} n_max=2",
-            CandidateKey("bundled", name, settings),
-            found,
-            prompts,
-            Rejection(480.0, 300.0, 240.0, 130.0) if name is not None else None,
+            f"{name} n_max=2" if name else "no draft",
+            CandidateKey("bundled", name, DraftSettings(2) if name else None),
+            figures(runs),
+            by_prompt(runs),
+            Rejection(480.0, 300.0, 240.0, 130.0) if name else None,
         )
 
     drafting = (one(name, index) for index, name in enumerate(names))
@@ -492,30 +464,11 @@ def sampled_chain(names: tuple[str, ...]) -> SampledChain:
 
 def bare() -> Record:
     """A recipe without a score whose every figure is missing."""
-    whole = record()
-    empty = tuple(
+    drafts = tuple(
         replace(DRAFT, quant=d.quant, engine=d.engine, key=d.key, memory_reason=None)
-        for d in whole.drafts
+        for d in record().drafts
     )
-    nothing = Pick(None, "nothing qualifies: ", "end_to_end_speed", 0.95, 0.01, None, (), ())
-    return replace(
-        whole,
-        drafts=empty,
-        candidates=(),
-        left_out=(),
-        pick=nothing,
-        warnings=(),
-        steps=(),
-        imatrix=None,
-        source_quality=None,
-        slots=(),
-        chains=(),
-        factors=(),
-        together=None,
-        engines={},
-        target="",
-        prompts="",
-    )
+    return replace(RECORD, recipe="demo", drafts=drafts, engines={}, target="", prompts="")
 
 
 SCORED: dict[str, Callable[[], Record]] = {

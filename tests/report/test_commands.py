@@ -19,10 +19,8 @@ def test_a_server_is_run_again_without_our_address_and_key() -> None:
 
 def test_a_quantize_command_is_known_by_its_usage() -> None:
     made = quantize_command(step("q", "--pure", "--imatrix", "m", "in", "out", "Q4_0", "8"))
-    assert made is not None
     assert (made.source, made.output, made.imatrix) == ("in", "out", "m")
     bare = quantize_command(step("q", "in", "out", "Q4_0", "8"))
-    assert bare is not None
     assert bare.imatrix is None
     assert quantize_command(step("q", "--help")) is None
 

@@ -30,22 +30,6 @@ def test_a_code_block_is_not_ended_by_its_content(value: str) -> None:
     assert not [line for line in lines[1:-1] if line.strip().startswith(fence)]
 
 
-def test_it_holds_what_the_page_holds(records: ModuleType) -> None:
-    record = records.record()
-    found = markdown(document(record))
-    assert found.startswith("# demo: Q8_0 n_max=4\n")
-    assert f"**{record.pick.sentence}**" in found
-    assert "```sh\nllama-server -m target.gguf\n```" in found
-    assert "| **Q8_0 n_max=4** |" in found
-    headings = re.findall(r"^## (.*)$", found, flags=re.MULTILINE)
-    assert headings[0] == "End-to-end speedup of each draft"
-    assert headings[-1] == "Warnings and what was left out"
-    folded = re.findall(r"^<details><summary>(.*)</summary>", found, flags=re.MULTILINE)
-    assert folded[0] == "All candidates"
-    assert "Provenance" in folded
-    assert "picture" not in found
-
-
 def test_every_row_has_the_columns_of_its_head(records: ModuleType) -> None:
     for make in (records.record, records.bare, records.hostile):
         for table in re.findall(r"(?:^\|.*\n)+", markdown(document(make())), flags=re.MULTILINE):

@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 from cook.record.record import Record, write_record
-from cook.report.show import shown
 from cook.text_table import width_of
 from tests.terminals import in_terminal
 
@@ -86,28 +85,3 @@ def test_the_answer_fits_the_first_screen(kept: Path) -> None:
     """Of 80 places and the usual 40 lines; warnings come before it."""
     from_table = printed(kept, 80).partition("candidate")[2]
     assert len(from_table.splitlines()) <= 34
-
-
-QUESTIONS = {
-    "how do the figures fit together": "figures: ",
-    "which draft": "pick: ",
-    "does the output change": "output: ",
-    "what memory": "memory: ",
-    "would another length do": "draft length: ",
-    "what was left out": "left out: ",
-    "which command": "run it: cook serve demo",
-}
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_line_answers(records: ModuleType, question: str) -> None:
-    answers = shown(records.record()).answers
-    (line,) = (a for a in answers if a.startswith(QUESTIONS[question]))
-    assert len(line) > len(QUESTIONS[question]) or question == "which command"
-
-
-def test_an_undecided_pick_names_the_pair_and_the_minutes(records: ModuleType) -> None:
-    answer = shown(records.undecided(records.record())).answers[0]
-    assert "-1.5% to +3.1%" in answer
-    assert "Q8_0 n_max=2" in answer
-    assert "7 more minutes" in answer

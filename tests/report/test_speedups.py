@@ -68,7 +68,6 @@ def tables_of(section: Section) -> list[Table]:
 
 def base_name(record: Record) -> str:
     base = base_of(record)
-    assert base is not None
     return base.name
 
 
@@ -102,7 +101,6 @@ def _row(rows: tuple[tuple[str | None, ...], ...], name: str) -> tuple[str | Non
 
 def test_the_first_plot_the_lengths_and_the_card_have_the_same_figures(record: Record) -> None:
     base = speed_of(record, base_of(record))  # type: ignore[arg-type]
-    assert base is not None
     reference = f"{base.tokens_per_s:.2f}"
     (figures,) = tables_of(forest.by_draft(record))
     for _, _, speed, speedup, _ in figures.rows:
@@ -128,7 +126,6 @@ def test_the_headline_divides(record: Record) -> None:
     objective = {"end-to-end speed": None, "decode speed": DECODE}
     label = "end-to-end speed" if whole else "decode speed"
     reference = speed_of(record, base, *([DECODE] if objective[label] else []))
-    assert reference is not None
     speedup = facts["end-to-end speedup"].value if whole else facts[label].note.split(", ")[-1]
     assert divides(speedup, facts[label].value, f"{reference.tokens_per_s:.2f}")
 
@@ -155,13 +152,10 @@ def test_what_a_forecast_is_off_by_is_the_quotient_of_the_two_that_are_printed(
         for predicted, live, off_by in (cells[:3], cells[3:]):
             assert predicted is not None
             assert live is not None
-            assert off_by is not None
             ratio = float(predicted) / float(live)
             assert 100 * (ratio - 1) == pytest.approx(float(off_by.rstrip("%")), abs=0.06)
     for candidate in both:
         checked = forecast_check(candidate)
-        assert checked is not None
-        assert candidate.predicted is not None
         assert checked.off_by == pytest.approx(candidate.predicted.off_by)
 
 
@@ -187,11 +181,9 @@ def test_a_row_that_left_early_says_on_how_many_prompts_it_is(records: ModuleTyp
     record = records.record()
     early = record.candidate("Q4_K_M n_max=4")
     found = speed_of(record, early)
-    assert found is not None
     assert found.kind == "12 of 24 prompts"
     assert found.speedup == early.speedup
     base = speed_of(record, record.candidates[0])
-    assert base is not None
     assert found.tokens_per_s == pytest.approx(early.speedup * base.tokens_per_s)
     assert found.tokens_per_s != pytest.approx(early.live.end_to_end_speed, rel=1e-3)
     assert any(note.startswith("Rows of fewer prompts") for note in _notes(record))
@@ -207,10 +199,8 @@ def test_requests_of_a_second_pass_are_counted_as_requests(records: ModuleType) 
         again[name] = replace(one, prompts=replace(one.prompts, ids=ids))
     changed = replace(record, candidates=tuple(again.get(c.name, c) for c in record.candidates))
     found = speed_of(changed, again["Q4_K_M n_max=4"])
-    assert found is not None
     assert found.part == "12 of 24 requests"
     whole = speed_of(changed, again["Q8_0 n_max=4"])
-    assert whole is not None
     assert whole.part is None
 
 
@@ -220,8 +210,6 @@ def test_forecasts_of_what_did_not_run_are_multiplied_by_the_printed_factor(
     record = records.record()
     guessed = record.candidate("IQ1_S n_max=4")
     whole, decode = speed_of(record, guessed), speed_of(record, guessed, DECODE)
-    assert whole is not None
-    assert decode is not None
     assert whole.speedup == pytest.approx(0.97 * guessed.predicted.speedup)
     assert decode.speedup == pytest.approx(0.962 * guessed.predicted.decode_speedup)
     note = "Forecasts of the rows that did not run are multiplied by 0.97, decoding by 0.96"
@@ -229,7 +217,6 @@ def test_forecasts_of_what_did_not_run_are_multiplied_by_the_printed_factor(
     assert any(f"{note} (2 drafts ran)" in answer for answer in shown(record).answers)
     unscaled = replace(record, factors=())
     found = speed_of(unscaled, guessed)
-    assert found is not None
     assert found.speedup == pytest.approx(guessed.predicted.speedup)
     assert not any(note.startswith("Forecasts") for note in _notes(unscaled))
 
@@ -237,7 +224,6 @@ def test_forecasts_of_what_did_not_run_are_multiplied_by_the_printed_factor(
 def test_the_interval_is_said_to_be_over_other_prompts(records: ModuleType) -> None:
     record = records.record()
     found = speed_of(record, record.candidate(record.pick.candidate))
-    assert found is not None
     assert found.interval == record.candidate(record.pick.candidate).speedup_interval
     note = "In brackets is the 95% interval on other prompts of the kind"
     assert note in _notes(record)
@@ -276,7 +262,6 @@ def test_categories_have_their_requests_and_the_losers_show(records: ModuleType)
     assert len(found["prose"].each) == 8
     assert all(ratio < 1 for ratio in found["prose"].each)
     for one in found.values():
-        assert one.interval is not None
         assert one.interval.low < one.ratio < one.interval.high
 
 
@@ -304,7 +289,6 @@ def test_without_a_no_draft_there_is_a_speed_and_no_speedup(records: ModuleType)
     record = records.record(predicted=False)
     alone = replace(record, candidates=record.candidates[1:])
     found = speed_of(alone, alone.candidates[0])
-    assert found is not None
     assert found.speedup is None
     assert found.text is None
     assert drafts_at_their_best(alone) == []
@@ -359,7 +343,6 @@ def test_speeds_are_compared_over_common_requests() -> None:
     slow = prompts([50] * 16)
     fast = replace(slow, wall_ms=(0.5,) * 16)
     found = speed_interval(fast, slow, 0.95)
-    assert found is not None
     assert found.low < 2.0 < found.high
     assert found.high / found.low < 1.06, "only starts differ"
     assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
@@ -396,5 +379,4 @@ def test_the_documented_lines_recompute_the_picks_speedup(tmp_path: Path) -> Non
             argv = [sys.executable, "-c", code, str(tmp_path / "record.json")]
             done = subprocess.run(argv, capture_output=True, text=True, check=True)
             found = record.candidate(winner)
-            assert found is not None
             assert done.stdout == f"{winner}: {found.speedup:.2f}x\n"

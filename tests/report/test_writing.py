@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from cook.errors import InputError
-from cook.record.record import read_record, write_record
 from cook.report.view import document
 from cook.report.writing import write_report
 
@@ -33,12 +32,3 @@ def test_a_place_that_cannot_be_written_is_named(records: ModuleType, tmp_path: 
     with pytest.raises(InputError, match=r"file/r\.html") as caught:
         write_report(document(records.bare()), html=tmp_path / "file" / "r.html")
     assert "--html" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize("kind", ["record", "bare"])
-def test_a_record_read_back_gives_the_same_report(
-    records: ModuleType, tmp_path: Path, kind: str
-) -> None:
-    record = getattr(records, kind)()
-    write_record(record, tmp_path / "r.json")
-    assert read_record(tmp_path / "r.json") == record

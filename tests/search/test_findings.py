@@ -34,7 +34,6 @@ def whole(kld: float) -> WholeMix:
 def test_one_whole_mix_in_three_judges_the_law_and_a_few_make_none() -> None:
     reference = whole(0.0).replayed
     law, warnings = acceptance_law(reference, [whole(0.02 * n) for n in range(1, 7)], 8)
-    assert law is not None
     assert (law.fitted, law.held_out, warnings) == (4, 2, ())
     assert law.error == pytest.approx(0, abs=0.05)
     law, warnings = acceptance_law(reference, [whole(0.02), whole(0.04)], 8)

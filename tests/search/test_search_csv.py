@@ -90,7 +90,6 @@ def test_fewer_spans_are_measured_than_without_a_table(
 
 def test_the_agreement_is_told(published: SearchRecord, capsys: pytest.CaptureFixture[str]) -> None:
     csv = published.csv
-    assert csv is not None
     assert (csv.file, csv.metric, csv.missing) == ("kld_results.csv", "kld", 0)
     assert csv.rank_correlation is not None
     assert csv.rank_correlation > AGREES
@@ -105,7 +104,6 @@ def test_a_table_of_something_else_is_told(
     wrong = {n: ordered[-1 - sorted(nats.values()).index(v)] for n, v in nats.items()}
     path = write_table(home / "wrong" / "kld_results.csv", wrong)
     record = searched(home, *WORDS, "-o", "wrong.yaml", "--from-csv", str(path))
-    assert record.csv is not None
     assert record.csv.rank_correlation is not None
     assert record.csv.rank_correlation < AGREES
     told = capsys.readouterr().err
@@ -117,7 +115,6 @@ def test_what_is_missing_is_measured(home: Path, nats: dict[str, float]) -> None
     some = {n: v for n, v in nats.items() if "attn" not in n}
     path = write_table(home / "some" / "kld_results.csv", some)
     record = searched(home, *WORDS, "-o", "some.yaml", "--from-csv", str(path))
-    assert record.csv is not None
     assert record.csv.missing >= 1
     attention = [s for s in record.spans if s.group == "attention"]
     assert any(t.source == "replay" for s in attention for t in s.types if t.type != s.reference)

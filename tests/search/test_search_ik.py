@@ -40,7 +40,6 @@ def test_ik_mixes_its_own_types(record: SearchRecord) -> None:
     assert {f.family for f in record.finalists} >= {"engine", "found"}
     assert all(f.size_bytes <= record.aim.max_bytes for f in record.finalists)
     assert record.verdict in ("found", "tie", "given")
-    assert record.allocation is not None
     assert record.allocation.gap < 0.005
 
 

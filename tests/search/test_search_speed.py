@@ -35,7 +35,6 @@ def record(home: Path) -> SearchRecord:
 def test_finalists_are_timed_in_turn(home: Path, record: SearchRecord) -> None:
     assert record.aim.maximize is Objective.DECODE_SPEED
     timing = record.timing
-    assert timing is not None
     assert timing.passes > 1
     assert timing.noise is not None
     assert 0 < timing.noise < 1
@@ -45,7 +44,6 @@ def test_finalists_are_timed_in_turn(home: Path, record: SearchRecord) -> None:
         given = finalist.name == record.quant
         assert (finalist.speed_against_given is None) is given
         if not given:
-            assert finalist.speed_against_given is not None
             assert finalist.speed_against_given.interval is not None
 
 
@@ -57,17 +55,12 @@ def test_the_fastest_that_is_shown_not_to_be_worse_is_returned(record: SearchRec
         gain = finalist.speed_against_given
         if speeds[finalist.name] > speeds[record.best]:
             assert gain is not None, "the recipe's own need not be shown to be better"
-            assert gain.interval is not None
             assert gain.interval.low < least
         if finalist.name == record.best != record.quant:
-            assert gain is not None
-            assert gain.interval is not None
             assert gain.interval.low >= least
     best = next(f for f in record.finalists if f.name == record.best)
     gain = best.speed_against_given
     if record.verdict == "found":
-        assert gain is not None
-        assert gain.interval is not None
         assert gain.interval.low > 0
     assert "tokens/s" in record.sentence
     table = shown_search(record).table
@@ -76,7 +69,6 @@ def test_the_fastest_that_is_shown_not_to_be_worse_is_returned(record: SearchRec
 
 def test_the_laws_error_is_told_on_mixes_that_it_was_not_fitted_to(record: SearchRecord) -> None:
     law = record.decode
-    assert law is not None
     assert law.held_out == JUDGING
     assert law.error is not None
     assert law.largest_error is not None
@@ -101,7 +93,6 @@ def test_a_memory_that_binds_is_respected(home: Path) -> None:
     left = limit - taken["kv_bytes"] - taken["compute_bytes"]
     assert left < small.aim.max_bytes, "it binds"
     assert all(f.size_bytes <= left for f in small.finalists)
-    assert small.allocation is not None
     assert small.allocation.max_bytes == left
 
 

@@ -132,7 +132,6 @@ def test_a_model_from_the_hub_is_fetched_and_converted(
     commit = hub.add("org/ok_Model-1B", {**files, "original/consolidated.safetensors": b"x"})
     found = locate(HubRef.parse("hf://org/ok_Model-1B"), converter=converter)
     assert found.path.read_bytes() == tiny_model.read_bytes()
-    assert found.origin is not None
     assert found.origin.commit == commit
     assert {path for path, _ in found.origin.files} == {"model.safetensors", "config.json"}
     assert not hub.count("modeling_evil")
@@ -165,7 +164,6 @@ def test_where_the_converter_is_found(
     own.parent.mkdir(parents=True)
     own.symlink_to(sys.executable)
     found = find_converter(beside)
-    assert found is not None
     assert found.python == own
     monkeypatch.setenv("COOK_CONVERTER", str(tmp_path / "nowhere.py"))
     with pytest.raises(InputError, match=r"nowhere.py: no such file"):

@@ -137,13 +137,11 @@ def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) 
     assert not outcomes.failures
     text = outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
     found = outcomes.result(corpus)
-    assert found is not None
     assert found.replies == 3
     for prompt in trace.prompts:
         assert prompt.text in text
     assert "<|" not in text  # no token of the template's, and no end of text
     collected = outcomes.result(imatrix)
-    assert collected is not None
     assert collected.chunks >= found.tokens // 32 - 1
     assert outcomes.ran[:2] == [trace.label, corpus.label]
 

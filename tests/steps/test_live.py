@@ -59,7 +59,6 @@ def test_slow_answers_of_ik_tell_how_long_the_draft_read(
 
     def runs() -> tuple[PromptRun, ...]:
         (dealt,) = DealStep((drafted,), 0, False).run(bench).dealt
-        assert dealt.outcome is not None
         return dealt.outcome.runs
 
     whole = runs()

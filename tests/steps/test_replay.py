@@ -58,7 +58,6 @@ def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep
     assert list(share) == ["p1"]
     assert share["p1"].match.tolist() == every["p1"].match.tolist()
     outcome = executor.outcomes.result(whole)
-    assert outcome is not None
     assert outcome.positions == sum(text.reply - 1 for text in every.values())
     assert outcome.matches == sum(int(t.match[1 : t.reply].sum()) for t in every.values())
 

@@ -64,7 +64,6 @@ EXPERTS = TensorInfo("ffn_up.weight", (8, 4, 3), 1)
 def test_importance_is_the_mean_and_its_digest_that_of_the_mean() -> None:
     one, other = (importance(Flavour.LLAMA_CPP, scale, ffn_up_weight=1) for scale in (1.0, 2.0))
     found = one.of(UP)
-    assert found is not None
     assert found.tolist() == [2.0] * 8
     assert one.digest(UP) == other.digest(UP)
     assert one.whole == other.whole
@@ -78,7 +77,6 @@ def test_each_engine_looks_where_it_does() -> None:
 
 def test_every_expert_has_its_own() -> None:
     found = importance(Flavour.LLAMA_CPP, ffn_up_weight=3).of(EXPERTS)
-    assert found is not None
     assert found.shape == (24,)
 
 

@@ -26,7 +26,6 @@ LAYOUT = layout(score())
 
 def traced(size: int, max_tokens: int = 100) -> TraceStep:
     found = LAYOUT.forecast
-    assert found is not None
     assert isinstance(found.trace, TraceStep)
     return replace(found.trace, target=source("big", size), max_tokens=max_tokens)
 
@@ -38,9 +37,7 @@ def nominal(step: TraceStep) -> float:
 def test_every_step_of_a_build_has_an_cost() -> None:
     """`cook plan` said "about 0.0 s and 59 steps never timed here"."""
     forecast = LAYOUT.forecast
-    assert forecast is not None
     wanted = [*LAYOUT.making(), *forecast.steps()]
-    assert LAYOUT.baseline is not None
     deal = DealStep((LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])), 0, True)
     wanted += [deal, LAYOUT.grid[0].live]
     without = Dealt((deal,), LAYOUT.baseline.name)
@@ -60,11 +57,9 @@ def test_every_step_of_a_build_has_an_cost() -> None:
 
 
 def test_a_block_asks_for_all_its_requests_and_loads_each_file_once() -> None:
-    assert LAYOUT.baseline is not None
     servers = [LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])]
     whole = DealStep(tuple(servers), 0, True).cost()
     each = [server.cost() for server in servers]
-    assert whole is not None
     assert sorted(whole.loads) == [1_000, 3_000, 9_000]
     assert whole.read_bytes == pytest.approx(sum(e.read_bytes for e in each if e))
     assert whole.decodes == pytest.approx(sum(e.decodes for e in each if e))
@@ -94,7 +89,6 @@ def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Pat
         prompts = (Prompt("a", "x", "word word word word", "pick"),)
         step = replace(traced(10**9), prompts=prompts, target=Source(path, "sha256:0", 10**9))
         cost = step.cost()
-        assert cost is not None
         found[name] = cost.computed_bytes / 1e9
     assert found == pytest.approx({"letters": 19, "words": 4, "none": 19 / 4})
 
@@ -115,7 +109,6 @@ def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     def read(width: int) -> float:
         step = replace(traced(1000), target=model, batch_width=width)
         cost = step.cost()
-        assert cost is not None
         return cost.read_bytes / step.tokens
 
     assert read(1) == pytest.approx(1000 * share)
@@ -142,7 +135,6 @@ def test_a_quant_computes_as_much_as_its_source(tmp_path: Path) -> None:
 
 def test_a_live_run_holds_target_and_draft_and_a_replay_the_draft() -> None:
     laid = layout()
-    assert laid.forecast is not None
     large, small = (
         next(c for c in laid.grid if c.draft is not None and c.draft.name == name)
         for name in ("large", "small")
@@ -157,9 +149,7 @@ def test_a_live_run_holds_target_and_draft_and_a_replay_the_draft() -> None:
 def test_layers_on_a_device_need_one() -> None:
     placed = {"source": "/models/target.gguf", "args": {"n_gpu_layers": 99}}
     laid = layout(score(target=placed))
-    assert laid.forecast is not None
     assert laid.forecast.trace.needs().device
-    assert laid.baseline is not None
     live = laid.baseline.live
     assert DealStep((live,), 0, True).needs().device
     replay = laid.forecast.drafts[0].replay

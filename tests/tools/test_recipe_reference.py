@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from cook.documents.tree import parse, plain_data
-from cook.recipe.load import load_recipe, schema_file, shipped_recipes
+from cook.recipe.load import schema_file
 from tools.recipe_reference import json_schema, markdown, schema_text
 
 
@@ -21,13 +19,6 @@ def validator() -> Any:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
-
-
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_shipped_recipes_satisfy_it(name: str) -> None:
-    root, _ = parse(load_recipe(name).text, name)
-    document = json.loads(json.dumps(plain_data(root)))
-    assert [e.message for e in validator().iter_errors(document)] == []
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,6 @@ from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
 from cook.engines.server_api import Completion, TokenProbability, TopToken
 from cook.engines.worker.kept_workers import KeptWorkers
-from cook.engines.worker.messages import ModelLoad
-from cook.engines.worker.worker import Worker
 from cook.errors import CookError, InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -31,6 +27,7 @@ from cook.trace.server_target import ServerTarget, align, reply_of_completion, s
 from cook.trace.session import Dropped, TraceRequest, record
 from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
+from tests.http_server import Status
 
 KEY = "a-key-of-the-test"
 PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
@@ -48,14 +45,14 @@ def completion(tokens: list[int] | None, **changes: Any) -> dict[str, Any]:
     return {**answer, **changes}
 
 
-def answers(**more: Callable[[dict[str, Any]], tuple[int, Any]]) -> dict[str, Any]:
+def answers(**more: Any) -> dict[str, Any]:
     known = {
-        "/props": lambda _: (200, PROPS),
-        "/slots": lambda _: (200, [{"id": 0, "speculative": False}]),
-        "/v1/models": lambda _: (200, {"data": [{"id": "t", "meta": {"n_vocab": 50}}]}),
-        "/tokenize": lambda body: (200, {"tokens": [i % 50 for i in range(len(body["content"]))]}),
-        "/detokenize": lambda body: (200, {"content": "x" * len(body["tokens"])}),
-        "/completion": lambda body: (200, completion([7] * body["n_predict"])),
+        "/props": PROPS,
+        "/slots": [{"id": 0, "speculative": False}],
+        "/v1/models": {"data": [{"id": "t", "meta": {"n_vocab": 50}}]},
+        "/tokenize": lambda body: {"tokens": [i % 50 for i in range(len(body["content"]))]},
+        "/detokenize": lambda body: {"content": "x" * len(body["tokens"])},
+        "/completion": lambda body: completion([7] * body["n_predict"]),
     }
     return known | {f"/{name}": answer for name, answer in more.items()}
 
@@ -67,25 +64,21 @@ def target(url: str) -> ServerTarget:
     return ServerTarget(remote, facts, None)
 
 
+MODELS = [{"id": "big", "aliases": []}, {"id": "little", "aliases": ["small"]}]
 ROUTER = {
-    "/v1/models": lambda _: (
-        200,
-        {"data": [{"id": "big", "aliases": []}, {"id": "little", "aliases": ["small"]}]},
-    ),
-    "/props": lambda _: (
-        200,
-        {"role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}},
-    ),
+    "/v1/models": {"data": MODELS},
+    "/props": {
+        "role": "router",
+        "model_path": "none",
+        "default_generation_settings": {"n_ctx": 0},
+    },
 }
 
 
 def test_a_router_is_asked_for_one_of_its_models(fake: Any) -> None:
     """The context is the child's, and every request names the model."""
-
-    def listed(_: Any) -> tuple[int, Any]:
-        loaded = {"id": "little", "aliases": ["small"], "meta": {"n_vocab": 50}}
-        return 200, {"data": [{"id": "big", "meta": {"n_vocab": 9}}, loaded]}
-
+    loaded = {"id": "little", "aliases": ["small"], "meta": {"n_vocab": 50}}
+    listed = {"data": [{"id": "big", "meta": {"n_vocab": 9}}, loaded]}
     of_child = {f"{path}?model=small": answer for path, answer in answers().items()}
     posts = {path: answers()[path] for path in ("/tokenize", "/completion")}
     server = fake({**ROUTER, **of_child, **posts, "/v1/models?model=small": listed})
@@ -113,7 +106,7 @@ def test_a_router_s_models_are_named_where_none_of_them_is_asked(
 ) -> None:
     failed = {"error": {"code": 500, "message": "model name=big failed to load"}}
     of_models = {f"/v1/models?model={name}": ROUTER["/v1/models"] for name in ("mid", "big")}
-    server = fake({**ROUTER, **of_models, "/props?model=big": lambda _: (500, failed)})
+    server = fake({**ROUTER, **of_models, "/props?model=big": Status(500, failed)})
     with pytest.raises(error, match=message) as told:
         server_facts(Remote(server.url, model=model))
     assert re.search(hint, told.value.hint or "")
@@ -139,15 +132,15 @@ def test_requests_are_those_of_a_recording(fake: Any) -> None:
 
 def test_something_else_is_not_taken_for_a_server(fake: Any) -> None:
     assert server_facts(Remote(fake({}).url)) is None
-    assert server_facts(Remote(fake({"/props": lambda _: (200, [])}).url)) is None
+    assert server_facts(Remote(fake({"/props": []}).url)) is None
 
 
 def test_drafting_is_refused_wherever_it_shows(fake: Any) -> None:
-    by_slot = fake(answers(slots=lambda _: (200, [{"speculative": True}])))
+    by_slot = fake(answers(slots=[{"speculative": True}]))
     with pytest.raises(InputError, match=r"drafts .*/slots"):
         target(by_slot.url)
     timings = {**completion([7])["timings"], "draft_n": 3, "draft_n_accepted": 1}
-    by_timing = fake(answers(completion=lambda _: (200, completion([7], timings=timings))))
+    by_timing = fake(answers(completion=completion([7], timings=timings)))
     with pytest.raises(InputError, match=r"drafts .*draft_n"):
         target(by_timing.url).reply(PLAN.prompts[0], PLAN)
 
@@ -165,13 +158,13 @@ def test_drafting_is_refused_wherever_it_shows(fake: Any) -> None:
     ],
 )
 def test_answers_that_lie_are_told(fake: Any, answer: Any, told: str) -> None:
-    server = fake(answers(completion=lambda _: (200, answer)))
+    server = fake(answers(completion=answer))
     with pytest.raises(StepError, match=told):
         target(server.url).reply(PLAN.prompts[0], PLAN)
 
 
 def test_refusals_and_absence_are_step_errors(fake: Any) -> None:
-    refusing = fake({"/props": lambda _: (401, {})})
+    refusing = fake({"/props": Status(401, {})})
     with pytest.raises(StepError, match="refuses the key"):
         server_facts(Remote(refusing.url))
     with pytest.raises(StepError, match="Connect"):
@@ -182,19 +175,14 @@ def test_text_without_ids_is_tokenized_again_or_dropped(fake: Any) -> None:
     """As ik answers: no token ids."""
     same = completion(None, content="xxx")
     same["timings"]["predicted_n"] = 3
-    server = fake(answers(completion=lambda _: (200, same)))
+    server = fake(answers(completion=same))
     found = target(server.url).reply(PLAN.prompts[0], PLAN)
     assert not isinstance(found, Dropped)
     assert found.tokens.tolist() == [0, 1, 2]
     assert not found.known.any()
 
     for text, told in (("abc", "another text"), ("xx", "2 tokens")):
-        other = {**same, "content": text}
-
-        def answer(_: dict[str, Any], other: dict[str, Any] = other) -> tuple[int, Any]:
-            return 200, other
-
-        server = fake(answers(completion=answer))
+        server = fake(answers(completion={**same, "content": text}))
         dropped = target(server.url).reply(PLAN.prompts[0], PLAN)
         assert isinstance(dropped, Dropped)
         assert told in dropped.reason
@@ -308,25 +296,3 @@ def test_a_hole_is_marked() -> None:
     assert reply.top_ids.tolist() == [[4, 9], [-1, -1], [6, 9]]
     with pytest.raises(InputError, match="no token ids"):
         reply_of_completion(answer(None, []), *ASKED, PLAN)
-
-
-@pytest.mark.engine
-def test_a_server_and_the_worker_record_the_same(
-    bundled: Engine, tiny_model: Path, tmp_path: Path
-) -> None:
-    supervisor = Supervisor(tmp_path / "logs")
-    prompt = (1, 40, 41, 42)
-    args = ModelArgs(threads=1, threads_batch=1)
-    with Server(bundled, ServerJob(tiny_model, args, 512), supervisor) as server:
-        told = server.complete(prompt, 24, n_probs=8)
-    plan = replace(PLAN, top=8)
-    over_http = reply_of_completion(told, PLAN.prompts[0], "hi", prompt, plan)
-    with Worker.open(bundled, supervisor) as worker:
-        worker.load(ModelLoad(tiny_model, context=512))
-        said = worker.generate(prompt, n_predict=24, top=8)
-    assert over_http.tokens.tolist() == said.tokens.tolist()
-    known = over_http.known
-    assert known.mean() > 0.5  # byte tokens leave holes
-    assert np.abs(over_http.logp - said.logp)[known].max() < 1e-2
-    assert said.top_ids is not None
-    assert (over_http.top_ids[known][:, 0] == said.top_ids[known][:, 0]).all()

@@ -327,8 +327,6 @@ def test_only_the_spawner_starts_programs() -> None:
 def test_background_program_with_pipes(tmp_path: Path) -> None:
     code = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
     running = Supervisor(tmp_path).start(python(code, pipes=True, stall_timeout_s=None))
-    assert running.stdin is not None
-    assert running.stdout is not None
     running.stdin.write(b"hello\n")
     assert running.stdout.readline() == b"HELLO\n"
     assert running.poll() is None

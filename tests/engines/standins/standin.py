@@ -88,12 +88,6 @@ def segfault() -> None:
     die(signal.SIGSEGV)
 
 
-def segfault_unless_no_fa() -> None:
-    if "-no-fa" in ARGS or "off" in ARGS:
-        real()
-    segfault()
-
-
 def abort() -> None:
     started()
     # The assertion is glued to the unfinished progress line, as seen.

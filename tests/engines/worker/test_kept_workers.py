@@ -20,12 +20,6 @@ pytestmark = pytest.mark.engine
 PROMPT, REPLY = (1, 40, 50, 60, 61, 62), (70, 71, 72, 73)
 
 
-@pytest.fixture(scope="module", params=["bundled", pytest.param("ik_engine", marks=pytest.mark.ik)])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    found: Engine = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[KeptWorkers]:
     with KeptWorkers(tmp_path / "logs") as workers:

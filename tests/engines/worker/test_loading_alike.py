@@ -19,12 +19,6 @@ from cook.paths import demo_dir
 from tests.engines.load_log import read_load_log
 
 
-@pytest.fixture(scope="module", params=["bundled", pytest.param("ik_engine", marks=pytest.mark.ik)])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    found: Engine = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("args", "context"),

@@ -17,7 +17,3 @@ def test_every_cell_has_its_counts(records: ModuleType) -> None:
     assert table.strong == 0
     assert all("/" in (cell or "") for row in table.rows for cell in row[1:])
     assert "as replayed" in found.lead
-
-
-def test_without_counts_it_says_so(records: ModuleType) -> None:
-    assert section(records.bare()).absent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 
 from cook.report.canvas import Plot
@@ -19,7 +18,3 @@ def test_gaps_are_drawn_and_counted(records: ModuleType) -> None:
     assert ("chunks", f"{matrix.chunks} of {matrix.context} tokens") in table.rows
     assert isinstance(plot, Plot)
     assert "the least covered is layer 2 with 42 of 48" in plot.alt
-
-
-def test_without_a_matrix_it_says_so(records: ModuleType) -> None:
-    assert section(replace(records.record(), imatrix=None)).absent

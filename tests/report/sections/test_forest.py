@@ -40,11 +40,6 @@ def test_an_ngram_rival_has_no_draft_length(records: ModuleType) -> None:
     assert "None" not in drawn
 
 
-def test_without_candidates_it_says_so(records: ModuleType) -> None:
-    assert by_draft(records.bare()).absent
-    assert by_category(records.bare()).absent
-
-
 def test_a_row_a_category_with_its_requests(records: ModuleType) -> None:
     found = by_category(records.record())
     (table,) = [b for b in found.blocks if isinstance(b, Table)]

@@ -33,8 +33,3 @@ def test_live_requests_without_a_forecast_are_left_out_of_both(records: ModuleTy
     off_by = f"{said.off_by:+.1%}"
     assert table.rows[0][3] == off_by
     assert table.rows[0][2] == f"{records.figures(live[:20]).end_to_end_speed:.2f}"
-
-
-def test_what_was_only_measured_says_so(records: ModuleType) -> None:
-    absent = section(records.record(predicted=False)).absent
-    assert absent == "nothing was predicted: every figure was measured live"

@@ -26,9 +26,3 @@ def test_parts_sum_to_the_time_of_a_token(records: ModuleType, predicted: bool) 
         spent = found.decode_ms + found.prompt_ms if predicted else found.wall_ms
         assert float(total) == pytest.approx(spent / found.tokens, abs=0.01)
         assert sum(float(c) for c in cells if c) == pytest.approx(float(total), abs=0.01)
-
-
-def test_the_picks_row_is_marked(records: ModuleType) -> None:
-    table = next(b for b in section(records.record()).blocks if isinstance(b, Table))
-    assert table.strong is not None
-    assert table.rows[table.strong][0] == "Q8_0 n_max=4"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 
 from cook.report.document import Table, Text
@@ -21,10 +20,3 @@ def test_maps_that_have_no_room_are_named(records: ModuleType) -> None:
     names = tuple(f"Q{i}" for i in range(MOST_MAPS + 2))
     notes = [b for b in section(records.record(names)).blocks if isinstance(b, Text)]
     assert [note.text.startswith("Not drawn: ") for note in notes] == [True]
-
-
-def test_without_files_it_says_so(records: ModuleType) -> None:
-    record = records.record()
-    assert section(
-        replace(record, drafts=tuple(replace(d, types=()) for d in record.drafts))
-    ).absent
