@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from cook.recipe.groups import MEANING
+from cook.recipe.groups import MEANING, MTP_PARTS
 
 BY_FILE = {"name": "the file's"}
 """Keys of a recipe that its file's name stands in for (``cook.recipe.load.parse_recipe``)."""
@@ -41,7 +41,10 @@ def markdown() -> str:
     from cook.recipe.schema import Recipe, RuleSpec
 
     parts = [_INTRODUCTION, "## Tensor groups\n", "| group | tensors |\n|---|---|"]
-    parts += [f"| `{group}` | {_cell(meaning)} |" for group, meaning in MEANING.items()]
+    parts += [
+        f"| `{group}` | {_cell(meaning)} |"
+        for group, meaning in (*MEANING.items(), *MTP_PARTS.items())
+    ]
     parts.append("")
     for path, model in _sections(Recipe):
         title = f"`{path}`" if path else "The recipe"

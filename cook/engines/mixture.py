@@ -36,28 +36,32 @@ MOST_BYTES = 4 << 30
 CHUNK_BYTES = 1 << 20
 
 
-def mixture_types(engine: Engine, job: QuantizeJob, source_key: str) -> Mapping[str, str]:
-    """Tensor -> type that ``job`` would write.
+def mixture_types(
+    engine: Engine, job: QuantizeJob, source_key: str, part: GgufFile | None = None
+) -> Mapping[str, str]:
+    """Tensor -> type that ``job`` would write, of its source or of ``part`` of it alone.
 
     ``job.imatrix`` says only whether there will be one: it changes the mixture of some types
     (``has_imatrix`` in src/llama-quant.cpp), and need not exist yet. ``source_key`` names the
     source's content. StepError when the dry run fails.
     """
     asked = [source_key, job.ftype, [[r.pattern, r.type] for r in job.rules], bool(job.imatrix)]
+    if part is not None:
+        asked.append([tensor.name for tensor in part.tensors])
     text = json.dumps([engine.identity.digest, *asked])
     memo = cook_home() / "cache" / "mixtures" / hashlib.sha256(text.encode()).hexdigest()[:32]
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(memo.read_text())
         if isinstance(known, dict):
             return {str(name): str(type_name) for name, type_name in known.items()}
-    types = _dry_run(engine, job)
+    types = _dry_run(engine, job, part)
     memo.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(memo) as file:
         file.write(json.dumps(types).encode())
     return types
 
 
-def _dry_run(engine: Engine, job: QuantizeJob) -> dict[str, str]:
+def _dry_run(engine: Engine, job: QuantizeJob, part: GgufFile | None) -> dict[str, str]:
     supervisor = Supervisor(cook_home() / "logs" / "dry-run")
     with tempfile.TemporaryDirectory(prefix="cook-dry-run-") as folder:
         job = replace(
@@ -70,7 +74,9 @@ def _dry_run(engine: Engine, job: QuantizeJob) -> dict[str, str]:
             # It would miss the entries that the imatrix will have; which type a tensor gets does
             # not hang on them.
             flags.append("--ignore-imatrix-rules")
-            job = replace(job, source=_few_rows(read_gguf(job.source), Path(folder)))
+        if part is not None or engine.flavour is Flavour.IK_LLAMA_CPP:
+            source = _few_rows(part or read_gguf(job.source), Path(folder))
+            job = replace(job, source=source)
         program, *words = engine.quantize_command(job)
         argv = (program, *flags, *words)
         result = supervisor.run(ProcessSpec(argv, "dry-run", engine.environment())).check()

@@ -93,6 +93,15 @@ def write_gguf_file(
             _write(file, data, alignment)
 
 
+def write_copy(source: GgufFile, path: Path) -> Path:
+    """Write the tensors that ``source`` has, as they lie, with its metadata; returns ``path``."""
+    metadata = source.raw_metadata()
+    tensors = [copy_of(source, tensor.name) for tensor in source.tensors]
+    metadata |= sharing_padding(metadata, tensors, source.alignment)
+    write_gguf_file(path, metadata, tensors, alignment=source.alignment, durable=False)
+    return path
+
+
 def encode_header(
     metadata: Mapping[str, bytes],
     tensors: Sequence[NewTensor],

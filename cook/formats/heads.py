@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from cook.errors import InputError
 from cook.formats.gguf import GgufFile, MetadataArray, TensorInfo
 from cook.formats.quant_types import Flavour
 
@@ -65,22 +66,34 @@ class Head:
 
     def tensors_of(self, file: GgufFile) -> list[TensorInfo]:
         """Those of ``file`` that are it."""
-        blocks = [int(m[1]) if (m := _BLOCK.match(t.name)) else None for t in file.tensors]
-        pairs = zip(file.tensors, blocks, strict=True)
-        return [tensor for tensor, block in pairs if self.alone or block in self.blocks]
+        return [t for t in file.tensors if self.alone or _block(t.name) in self.blocks]
+
+    def needs(self, name: str) -> bool:
+        """Whether a file of it alone holds the tensor ``name``: its own, and those outside of
+        blocks (embeddings, output), as ``convert_hf_to_gguf.py --mtp`` writes them."""
+        block = _block(name)
+        return self.alone or block is None or block in self.blocks
+
+
+def _block(name: str) -> int | None:
+    return int(m[1]) if (m := _BLOCK.match(name)) else None
 
 
 def head_of(file: GgufFile) -> Head | None:
     """The head that a file is, or holds next to its model; None for a model without one."""
-    architecture = file.metadata.get("general.architecture")
+    names = [tensor.name for tensor in file.tensors]
+    return head_in(names, file.metadata.get("general.architecture"))
+
+
+def head_in(names: Collection[str], architecture: object = None) -> Head | None:
+    """The same by the names of a file's tensors."""
     if architecture == "eagle3":
         return Head(HeadKind.EAGLE3, alone=True)
     if architecture == "dflash":
-        marked = file.find("markov_w1.weight") is not None
+        marked = "markov_w1.weight" in names
         return Head(HeadKind.DSPARK if marked else HeadKind.DFLASH, alone=True)
     if architecture == "gemma4-assistant":
         return Head(HeadKind.ASSISTANT, alone=True)
-    names = [tensor.name for tensor in file.tensors]
     blocks = frozenset(int(m[1]) for name in names if (m := _NEXTN.fullmatch(name)))
     if not blocks:
         return None
@@ -93,14 +106,31 @@ def head_is_absent(file: GgufFile) -> int | None:
     return count if count and not any(".nextn." in t.name for t in file.tensors) else None
 
 
-def misfit(own: GgufFile, target: GgufFile, flavour: str) -> str | None:
+def head_alone(file: GgufFile) -> GgufFile:
+    """``file`` as if it held its head alone, with the same metadata: a head is read so by
+    llama.cpp. InputError where it holds none."""
+    if (head := head_of(file)) is None:
+        raise InputError(f"{file.path}: holds no head: {why_no_head(file)}")
+    return replace(file, tensors=tuple(t for t in file.tensors if head.needs(t.name)))
+
+
+def why_no_head(file: GgufFile) -> str:
+    """By what ``file`` is seen to hold none."""
+    if counted := head_is_absent(file):
+        return f"its header counts {counted} layers of one, and it has no tensor of them"
+    return "it has no block with `nextn` tensors"
+
+
+def misfit(
+    own: GgufFile, target: GgufFile, flavour: str, *, inside: bool | None = None
+) -> str | None:
     """Why the head in ``own`` cannot draft for ``target`` on ``flavour``, as far as headers tell;
-    None where it can. ``own`` may be the target itself: then its own head is meant."""
-    head, inside = head_of(own), own.path == target.path
+    None where it can. ``inside`` of the target's own file; None: where ``own`` is the target."""
+    head = head_of(own)
+    if inside is None:
+        inside = own.path == target.path
     if head is None:
-        if counted := head_is_absent(own):
-            return f"its header counts {counted} layers of one, and it has no tensor of them"
-        return "it has no block with `nextn` tensors"
+        return why_no_head(own)
     ours, theirs = _text(own), _text(target)
     if flavour == Flavour.IK_LLAMA_CPP and head.kind is HeadKind.EAGLE3:
         return "ik_llama.cpp has no EAGLE-3"

@@ -45,7 +45,8 @@ from cook.steps.checks import SelfCheckStep
 from cook.steps.head_replay import broken_head
 
 if TYPE_CHECKING:
-    from cook.steps.imatrix import ImatrixStep
+    from cook.steps.head_imatrix import HeadImatrixStep
+from cook.steps.imatrix import ImatrixStep
 
 
 def assemble(
@@ -406,7 +407,9 @@ MAX_SKIPPED = 64
 _LAYER = re.compile(r"blk\.(\d{1,6})\.")
 
 
-def imatrix_coverage(step: ImatrixStep | None, outcomes: Outcomes) -> ImatrixCoverage | None:
+def imatrix_coverage(
+    step: ImatrixStep | HeadImatrixStep | None, outcomes: Outcomes
+) -> ImatrixCoverage | None:
     """From the step's artifact; None where no matrix was made."""
     from cook.formats.gguf import read_gguf
     from cook.formats.imatrix_file import coverage, read_imatrix, with_experts

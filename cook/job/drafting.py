@@ -13,7 +13,7 @@ from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
-from cook.formats.heads import Head, head_of
+from cook.formats.heads import Head, head_alone, head_of
 from cook.formats.output_head import is_head, with_head
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
 from cook.formats.reduction import Reduction, kept_tensors
@@ -25,10 +25,12 @@ from cook.prompts.calibration import split_for_calibration
 from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
 from cook.recipe.active import TokenReads
 from cook.recipe.engine_rules import to_engine_rules
+from cook.recipe.lint import no_head_imatrix
 from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
 from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
 from cook.recipe.sources import OWN_HEAD, HubRef
 from cook.steps.head import HeadStep
+from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep, corpus_args
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
@@ -42,7 +44,8 @@ from cook.steps.trace import TraceStep
 class DraftLayout:
     """Lays out the drafts of one recipe on one engine.
 
-    ``suffix`` ends every name where several engines make the same quants.
+    ``suffix`` ends every name where several engines make the same quants. ``parts``: what of the
+    source they are made of (:attr:`Quant.part`).
     """
 
     engine: Engine
@@ -50,9 +53,10 @@ class DraftLayout:
     reader: SourceReader
     source: ModelFile | None
     suffix: str = ""
+    parts: Collection[str | None] = (None,)
 
     @cached_property
-    def imatrix(self) -> ImatrixStep | Source | None:
+    def imatrix(self) -> ImatrixStep | HeadImatrixStep | Source | None:
         """The importance matrix: a step, a ready file, or none."""
         spec = self.recipe.imatrix
         if spec is None or self.source is None:
@@ -60,16 +64,18 @@ class DraftLayout:
         if spec.file is not None:
             return self.reader.text(spec.file, IMATRIX_ROLE)
         args = placement(self.engine, "imatrix", spec.args.to_model_args())
+        score, special = self.recipe.score, False
+        target = self.reader.model(score.target.source, "target") if score is not None else None
         corpus: Source | TraceCorpusStep
         if isinstance(spec.corpus, Path | HubRef):
             corpus = self.reader.text(spec.corpus, "imatrix.corpus")
         else:
-            score = self.recipe.score
             assert score is not None, "the schema asks for a target to write the text"
-            target = self.reader.model(score.target.source, "target")
+            assert target is not None, "it is the score's"
             corpus = target_corpus(self.engine, self.source.source, target, score)
             args = (*args, *corpus_args(self.engine))
-        return ImatrixStep(
+            special = bool(corpus_args(self.engine))
+        step = ImatrixStep(
             engine=self.engine,
             model=self.source.source,
             corpus=corpus,
@@ -79,6 +85,23 @@ class DraftLayout:
             minimum_coverage=spec.coverage.experts,
             otherwise=spec.coverage.otherwise,
             args=args,
+        )
+        alone = (head := head_of(self.source.file)) is not None and head.alone
+        if set(self.parts) <= {None} or no_head_imatrix(self.recipe, self.engine.flavour, alone):
+            return step if None in self.parts else None
+        return HeadImatrixStep(
+            engine=self.engine,
+            model=self.source.source,
+            target=target.source if target is not None else self.source.source,
+            target_args=(score.target if score is not None else spec).args.to_model_args(),
+            corpus=corpus,
+            context=spec.context,
+            chunks=spec.chunks,
+            process_output=spec.process_output,
+            minimum_coverage=spec.coverage.experts,
+            otherwise=spec.coverage.otherwise,
+            special=special,
+            trunk=step if None in self.parts else None,
         )
 
     @cached_property
@@ -95,6 +118,9 @@ class DraftLayout:
         for quant, resolution in resolved:
             assert self.source is not None, "quants have a source"
             plan, types = self._quant(quant, resolution, self.source)
+            if quant.part is not None:
+                yield plan
+                continue
             for reduction in quant.candidates:
                 yield self._reduced(plan, quant.name, self.source.file, types, reduction)
 
@@ -103,7 +129,10 @@ class DraftLayout:
         is tried of it."""
         if self.recipe.include_source and self.source is not None:
             file = self.source.file
-            yield self._draft("source", self.source.source, file, _types(file), self._reads)
+            if (head := head_of(file)) is not None and head.alone:
+                yield self._head("source", self.source.source, head, file)
+            else:
+                yield self._draft("source", self.source.source, file, _types(file), self._reads)
         for draft in self.recipe.drafts:
             if draft.source == OWN_HEAD:
                 assert self.recipe.score is not None, "the schema asks for a target"
@@ -112,7 +141,7 @@ class DraftLayout:
                 found = self.reader.model(draft.source, draft.name)
             head = head_of(found.file)
             if head is not None and (head.alone or draft.source == OWN_HEAD):
-                yield self._head(draft.name, found, head)
+                yield self._head(draft.name, found.source, head, found.file)
                 continue
             for output in draft.output or (None,):
                 name, file = draft.name, found.file
@@ -127,14 +156,24 @@ class DraftLayout:
                 for reduction in draft.candidates:
                     yield self._reduced(plan, name, file, _types(file), reduction)
 
-    def _head(self, name: str, found: ModelFile, head: Head) -> DraftPlan:
-        tensors = head.tensors_of(found.file)
+    def _head(
+        self,
+        name: str,
+        model: Input,
+        head: Head,
+        file: GgufFile,
+        types: Mapping[str, str] | None = None,
+    ) -> DraftPlan:
+        """The plan of ``model``, which is or holds ``head`` as in ``file``, or in ``types``."""
+        tensors = head.tensors_of(file)
+        known = _types(file) if types is None else types
+        sizes = _sizes(tensors, known)
         return DraftPlan(
             name=name + self.suffix,
-            model=found.source,
-            predicted_tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+            model=model,
+            predicted_tensor_bytes=sum(sizes.values()) if sizes is not None else None,
             elements=sum(tensor.elements for tensor in tensors),
-            type_counts=dict(Counter(tensor.type_name for tensor in tensors)),
+            type_counts=dict(Counter(known[t.name] for t in tensors if t.name in known)),
             head=head,
         )
 
@@ -219,30 +258,39 @@ class DraftLayout:
         """The plan, and the types as far as they are known."""
         assert self.recipe.model is not None, "quants have a source"
         types = {name: t for name, t in resolution.types.items() if t is not None}
+        file = head_alone(source.file) if quant.part is not None else source.file
+        imatrix = self.imatrix if quant.use_imatrix else None
+        if quant.part is not None and isinstance(imatrix, ImatrixStep):
+            imatrix = None  # it has nothing of a head: cook.recipe.lint says so
         step = QuantizeStep(
             engine=self.engine,
             quant=quant.name,
             source=source.source,
-            imatrix=self.imatrix if quant.use_imatrix else None,
+            imatrix=imatrix,
             ftype=quant.ftype,
             rules=to_engine_rules(resolution),
             expected=tuple(sorted(types.items())),
             predicted_tensor_bytes=None,
             allow_requantize=self.recipe.model.allow_requantize,
             split=quant.split,
+            part=quant.part,
         )
         if not resolution.complete:
             # What the engine's own mixture gives the tensors that no rule hits.
             anything = Path("imatrix") if step.imatrix is not None else None
             job = step.job(Path("unused"), anything, 1)
-            types = dict(mixture_types(self.engine, job, step.source.key))
+            part = file if quant.part is not None else None
+            types = dict(mixture_types(self.engine, job, step.source.key, part))
             step = replace(step, expected=tuple(sorted(types.items())))
         if quant.tensors_from is not None:
-            published = self._published(quant, quant.tensors_from, source.file, types)
+            published = self._published(quant, quant.tensors_from, file, types)
             step = replace(step, imatrix=None, published=published)
-        sizes = _sizes(source.file.tensors, types)
+        sizes = _sizes(file.tensors, types)
         step = replace(step, predicted_tensor_bytes=sum(sizes.values()) if sizes else None)
-        plan = self._draft(quant.name, step, source.file, types, self._reads)
+        if (head := head_of(file)) is not None and quant.part is not None:
+            plan = self._head(quant.name, step, head, file, types)
+        else:
+            plan = self._draft(quant.name, step, file, types, self._reads)
         return replace(plan, quantize=step), types
 
     def _published(

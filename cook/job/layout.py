@@ -18,6 +18,7 @@ from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
+from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -124,7 +125,7 @@ class Layout:
     """Everything a recipe asks of one engine, as steps."""
 
     engine: Engine
-    imatrix: ImatrixStep | None
+    imatrix: ImatrixStep | HeadImatrixStep | None
     reference: PerplexityStep | None
     drafts: tuple[DraftPlan, ...]
     target: Source | None = None

@@ -20,7 +20,7 @@ from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import by_name
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import closure
-from cook.graph.step import Step
+from cook.graph.step import Source, Step
 from cook.job.drafting import DraftLayout
 from cook.job.lay_score import as_rivals, lay_score, require_scorable
 from cook.job.layout import Configuration, ForecastPlan, Layout
@@ -36,7 +36,6 @@ from cook.recipe.sources import HubRef
 from cook.recipe.traps import MODEL, TARGET, models_at
 from cook.record.record import Excluded
 from cook.steps.convert import Converter, find_converter
-from cook.steps.imatrix import ImatrixStep
 
 TEMPLATE_TOKENS = 1024
 """More than any chat template puts around a prompt."""
@@ -188,7 +187,8 @@ def _lay(
         _require_sound(loaded, engine, reader, strict, here)
     model, found = _require_sound(loaded, engine, reader, strict, set(models))
     source = reader.model(recipe.model.source) if recipe.model is not None else None
-    drafting = DraftLayout(engine, recipe, reader, source, suffix)
+    parts = {quant.part for quant in loaded.quants} or {None}
+    drafting = DraftLayout(engine, recipe, reader, source, suffix, parts)
     resolved = [
         (quant, model.resolve(quant, engine.flavour))
         for quant in loaded.quants
@@ -202,7 +202,7 @@ def _lay(
     )
     layout = Layout(
         engine=engine,
-        imatrix=drafting.imatrix if isinstance(drafting.imatrix, ImatrixStep) else None,
+        imatrix=drafting.imatrix if not isinstance(drafting.imatrix, Source) else None,
         reference=drafting.reference,
         drafts=tuple(drafting.behind(drafting.in_contexts(files), first)),
         left_out=left_out,

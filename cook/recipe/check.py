@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cook.errors import InputError, Problem
 from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
+from cook.formats.heads import head_alone
 from cook.formats.output_head import require_head
 from cook.recipe.lint import flavour_of, is_here, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
@@ -108,7 +109,7 @@ def recipe_problems(
         ),
         *_reduction_problems(loaded, headers),
         *_output_problems(loaded, flavour, headers),
-        *trap_problems(loaded.recipe, loaded.locations, flavour, headers),
+        *trap_problems(loaded.recipe, loaded.locations, flavour, headers, loaded.quants),
     }
     return _sorted(replace(p, severity="error") if strict else p for p in found)
 
@@ -203,7 +204,7 @@ def _quants(
     source: Path | None,
 ) -> Iterator[QuantCheck]:
     for quant in loaded.quants:
-        resolution = model.resolve(quant, flavour)
+        resolution, tensors = model.resolve(quant, flavour), model.of(quant).tensors
         fits = all(p.severity != "error" for p in resolution.problems)
         absent = None if fits else "its rules do not fit the tensors"
         if fits and not resolution.complete:
@@ -217,8 +218,8 @@ def _quants(
             name=quant.name,
             type=quant.ftype,
             mixture=quant.mixture,
-            size_bytes=predicted_bytes(model.tensors, resolution) if fits else None,
-            bpw=predicted_bpw(model.tensors, resolution) if fits else None,
+            size_bytes=predicted_bytes(tensors, resolution) if fits else None,
+            bpw=predicted_bpw(tensors, resolution) if fits else None,
             tensors_of_type=dict(counts.most_common()),
             size_absent=absent,
         )
@@ -243,4 +244,5 @@ def _mixture(
         expected={},
         allow_requantize=recipe.model is not None and recipe.model.allow_requantize,
     )
-    return mixture_types(engine, job, read_gguf(source).header_digest)
+    file = read_gguf(source)
+    return mixture_types(engine, job, file.header_digest, head_alone(file) if quant.part else None)

@@ -41,8 +41,8 @@ def apply_demo(recipe: Recipe) -> Recipe:
 
 
 def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
-    """``quants`` made of the demo's source: nobody published its tensors, and what it has too few
-    experts or layers for is not tried."""
+    """``quants`` made of the demo's source: nobody published its tensors, what it has too few
+    experts or layers for is not tried, and it has no head."""
     file = header(demo_dir() / SOURCE)
 
     def possible(reduction: Reduction) -> bool:
@@ -60,16 +60,22 @@ def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
             prune_layers=tuple(n for n in quant.prune_layers if possible(Reduction(None, n))),
         )
         for quant in quants
+        if quant.part is None
     )
 
 
 def demo_lacks(quants: Sequence[Quant]) -> tuple[str, ...]:
     """A warning where :func:`demo_quants` leaves candidates out."""
+    models = [quant for quant in quants if quant.part is None]
     left = [
         reduction.named(quant.name)
-        for quant, fewer in zip(quants, demo_quants(quants), strict=True)
+        for quant, fewer in zip(models, demo_quants(models), strict=True)
         for reduction in quant.candidates
         if reduction not in fewer.candidates
     ]
     message = "the demo's draft has fewer experts or layers: not tried are"
-    return (f"{message} {some(left)}",) if left else ()
+    heads = [quant.name for quant in quants if quant.part is not None]
+    return (
+        *((f"{message} {some(left)}",) if left else ()),
+        *((f"the demo's draft has no head: not made are {some(heads)}",) if heads else ()),
+    )

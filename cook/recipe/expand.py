@@ -97,7 +97,9 @@ class _Settings:
         return _Settings(self.keys.model_copy(update=said), rules)
 
 
-_INHERITED = ("type", "mixture", "imatrix", "tensors_from", "experts", "prune_layers", "split")
+_INHERITED = (
+    *("type", "mixture", "imatrix", "tensors_from", "experts", "prune_layers", "split", "part"),
+)
 _NOTHING = _Settings(QuantSettings())
 
 
@@ -229,6 +231,7 @@ class _Expansion:
             experts=keys.experts or (),
             prune_layers=keys.prune_layers or (),
             split=keys.split.to_limit() if keys.split else None,
+            part=keys.part,
             at=at,
         )
 

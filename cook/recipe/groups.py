@@ -39,6 +39,19 @@ MEANING: Mapping[Group, str] = {
     Group.OTHER: "everything else: norms, state-space parts, biases ...",
 }
 
+MTP_PARTS: Mapping[str, str] = {
+    "mtp.attention": "of these layers: attention",
+    "mtp.dense_ffn": "of these layers: feed-forward without experts",
+    "mtp.shared_experts": "of these layers: experts that every token uses",
+    "mtp.routed_experts": "of these layers: experts that the router chooses",
+    "mtp.eh_proj": "what joins a token's embedding and the target's hidden state (nextn.eh_proj)",
+    "mtp.embed_tokens": "embeddings of a head's own (nextn.embed_tokens)",
+    "mtp.shared_head_head": "an output of a head's own (nextn.shared_head_head)",
+}
+"""Finer names inside of ``mtp``."""
+SELECTORS = frozenset((*Group, *MTP_PARTS))
+"""What a rule may name in place of a pattern."""
+
 _BLOCK = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,6})\.(.+)")
 _EMBEDDINGS = {"token_embd", "per_layer_token_embd", "position_embd", "token_types"}
 _OUTPUT = {"output", "output_extra", "cls", "cls.output", "dense_2_out", "dense_3_out"}
@@ -83,6 +96,13 @@ def group_of(
         if pattern.search(inside):
             return group
     return Group.OTHER
+
+
+def mtp_part_of(tensor_name: str) -> str | None:
+    """The one of :data:`MTP_PARTS` that a tensor of a multi-token-prediction layer is in."""
+    found = re.search(r"\bnextn\.(\w+)\.weight$", tensor_name)
+    part = f"mtp.{found[1] if found else group_of(tensor_name)}"
+    return part if part in MTP_PARTS else None
 
 
 def mtp_layers_of(

@@ -301,23 +301,28 @@ def lint(
     bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
+        found += _head_problems(quant, model)
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
-        has_imatrix = recipe.imatrix is not None and quant.use_imatrix
+        no_head = None
+        if quant.part is not None:
+            alone = model is not None and len(model.of(quant).tensors) == len(model.tensors)
+            no_head = no_head_imatrix(recipe, flavour or flavour_of(loaded), alone)
+        has_imatrix = recipe.imatrix is not None and quant.use_imatrix and no_head is None
         published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:
-            found += _rule_problems(quant, model)
+            found += _rule_problems(quant, model.of(quant))
             if not lacking:
                 wanted = flavour or flavour_of(loaded)
                 resolution = model.resolve(quant, wanted)
                 found += resolution.problems
                 found += _uncovered(quant, resolution)
-                found += _requantizing(loaded, quant, model, resolution)
+                found += _requantizing(loaded, quant, model.of(quant), resolution)
                 if published:
                     continue
                 if imatrix is not None and quant.use_imatrix:
                     bare |= dict.fromkeys(_without_data(quant, resolution, wanted, imatrix))
-                found += imatrix_problems(
+                needs = imatrix_problems(
                     quant,
                     resolution,
                     wanted,
@@ -325,6 +330,7 @@ def lint(
                     imatrix,
                     with_output=_collects_output(recipe),
                 )
+                found += (replace(p, hint=no_head or p.hint) for p in needs)
         elif engine is not None and not (has_imatrix or published or lacking):
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if bare:
@@ -401,6 +407,42 @@ def _type_problems(quant: Quant) -> Iterator[Problem]:
         message = f"quant {quant.name}: both engines ignore rules under base type {quant.ftype}"
         hint = "use a quantized base type such as Q8_0, and rules for what stays unquantized"
         yield _where(quant).problem(message, hint=hint)
+
+
+def _head_problems(quant: Quant, model: ModelTensors | None) -> Iterator[Problem]:
+    """What a head cannot be made of, or cannot be changed in."""
+    if quant.part is None:
+        return
+    for key in ("experts", "prune_layers"):
+        if getattr(quant, key):
+            yield _where(quant).problem(
+                f"quant {quant.name} is a head, which is taken whole: `{key}` is of models",
+                hint=f"leave `{key}` out",
+            )
+    if model is not None and not model.of(quant).tensors:
+        yield _where(quant).problem(
+            f"quant {quant.name}: `part: head` of a source without one: it has no block with "
+            "`nextn` tensors",
+            hint="name the target's own unquantized model, converted without `--no-mtp`",
+        )
+
+
+def no_head_imatrix(recipe: Recipe, flavour: str, alone: bool) -> str | None:
+    """Why the imatrix that ``recipe`` asks for cannot be collected for the head in its source; None
+    where it can. ``alone``: the source is that head alone."""
+    if recipe.imatrix is None or recipe.imatrix.file is not None:
+        return None
+    if flavour != Flavour.LLAMA_CPP:
+        return (
+            f"on {flavour} no imatrix of a head is collected: collect it on llama.cpp and name it "
+            "as `imatrix.file`, or choose another type"
+        )
+    if recipe.score is None and alone:
+        return (
+            "the imatrix of a head is collected from the hidden states of its target: add a "
+            "`score.target`, or choose another type"
+        )
+    return None
 
 
 def lacks_types(quant: Quant, engine: Engine) -> tuple[str, ...]:

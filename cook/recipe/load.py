@@ -204,6 +204,8 @@ def _without_empty(value: Any) -> Any:
 
 def _quant(quant: Quant) -> dict[str, Any]:
     found: dict[str, Any] = {"name": quant.name, "type": quant.ftype, "mixture": quant.mixture}
+    if quant.part is not None:
+        found["part"] = quant.part
     if not quant.use_imatrix:
         found["imatrix"] = False
     if quant.tensors_from is not None:

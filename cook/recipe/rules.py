@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
 from cook.formats.gguf_split import SplitLimit
+from cook.formats.heads import head_in
 from cook.formats.quant_types import LLAMA_CPP
 from cook.formats.reduction import Reduction, reductions
-from cook.recipe.groups import Group, group_of, mtp_layers_of
+from cook.recipe.groups import SELECTORS, Group, group_of, mtp_layers_of, mtp_part_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
 
 _INTEGERS = {"i8", "i16", "i32", "i64"}
@@ -72,7 +74,6 @@ def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:end]
 
 
-_GROUPS = frozenset(Group)
 FORCE_PATTERN = "re:"
 
 
@@ -107,8 +108,8 @@ class Rule:
     at: Location | None = field(default=None, compare=False)
 
     @property
-    def group(self) -> Group | None:
-        return Group(self.selector) if self.selector in _GROUPS else None
+    def group(self) -> str | None:
+        return self.selector if self.selector in SELECTORS else None
 
     @property
     def pattern(self) -> Pattern | None:
@@ -144,7 +145,7 @@ class Quant:
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
     ``tensors_from``: who quantized its tensors, None for here. ``experts`` and ``prune_layers``:
     the values to try of each; every combination is a candidate.
-    ``tensors_from``: who quantized its tensors, None for here. ``split``: None for one file.
+    ``split``: None for one file. ``part``: what of the source it is made of; None for all.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Quant:
     experts: tuple[int, ...] = ()
     prune_layers: tuple[tuple[int, ...], ...] = ()
     split: SplitLimit | None = None
+    part: Literal["head"] | None = None
     at: Location | None = field(default=None, compare=False)
 
     @property
@@ -201,10 +203,24 @@ class ModelTensors:
         layers = mtp_layers_of(self.names)
         self._groups: dict[str, list[str]] = {}
         for name in self.names:
-            self._groups.setdefault(group_of(name, architecture, layers), []).append(name)
+            group = group_of(name, architecture, layers)
+            self._groups.setdefault(group, []).append(name)
+            if group is Group.MTP and (part := mtp_part_of(name)) is not None:
+                self._groups.setdefault(part, []).append(name)
         self._hits: dict[str, frozenset[str]] = {}
         self._kept: dict[str, frozenset[str]] = {}
         self._resolved: dict[tuple[Quant, str], Resolution] = {}
+
+    def of(self, quant: Quant) -> ModelTensors:
+        """Those that ``quant`` is made of: all, or what a file of the head alone has; none where
+        there is no head."""
+        return self if quant.part is None else self._head_alone
+
+    @cached_property
+    def _head_alone(self) -> ModelTensors:
+        head = head_in(self.names, self.architecture)
+        kept = [t for t in self.tensors if head is not None and head.needs(t.name)]
+        return ModelTensors(kept, self.architecture)
 
     def hits(self, rule: Rule) -> frozenset[str]:
         """Names that the rule's selector hits; PatternTimeout or PatternError if it cannot be."""
@@ -234,7 +250,7 @@ class ModelTensors:
         write instead), types whose rows would not interleave, patterns that hang.
         """
         if (quant, flavour) not in self._resolved:
-            self._resolved[quant, flavour] = self._resolve(quant, flavour)
+            self._resolved[quant, flavour] = self.of(quant)._resolve(quant, flavour)
         return self._resolved[quant, flavour]
 
     def _resolve(self, quant: Quant, flavour: str) -> Resolution:

@@ -36,7 +36,7 @@ from cook.formats.gguf_split import UNITS, SplitLimit
 from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
-from cook.recipe.groups import Group
+from cook.recipe.groups import MTP_PARTS, SELECTORS, Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, TensorsFrom
 from cook.recipe.sources import OWN_HEAD, HubRef, SourceRef, parse_source
@@ -221,7 +221,7 @@ _GROUP_SLIPS = {
 
 def check_selector(selector: str) -> str:
     """A group's name or a valid pattern, else a located fault."""
-    if selector in frozenset(Group):
+    if selector in SELECTORS:
         return selector
     forced = selector.startswith(FORCE_PATTERN)
     body = selector.removeprefix(FORCE_PATTERN)
@@ -299,7 +299,7 @@ class RuleSpec(Spec):
             "minProperties": 1,
             "maxProperties": 1,
             "propertyNames": {"minLength": 1, "maxLength": 1040},
-            "properties": {group.value: {"type": "string"} for group in Group},
+            "properties": {name: {"type": "string"} for name in (*Group, *MTP_PARTS)},
             "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 32},
         }
 
@@ -432,6 +432,11 @@ class QuantSettings(Spec):
     both every combination. Inherited if absent."""
     split: SplitSpec | None = None
     """Write it as a split GGUF; inherited if absent. The tensors are the same bytes either way."""
+    part: Literal["head"] | None = None
+    """`head`: only the multi-token-prediction head of the source, in a file of its own with the
+    embeddings and the output, which drafts for `score.target`. `model.source` is then the target's
+    own unquantized model, or its head alone (`convert_hf_to_gguf.py --mtp`). Absent: the whole
+    source. Inherited."""
 
 
 class QuantSpec(QuantSettings):

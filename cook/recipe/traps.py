@@ -19,7 +19,7 @@ from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.file_kind import no_model
-from cook.formats.heads import head_is_absent, head_of, misfit
+from cook.formats.heads import head_alone, head_is_absent, head_of, misfit
 from cook.formats.kv_cache import cache_size
 from cook.formats.quant_types import Flavour
 from cook.recipe.sources import OWN_HEAD
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cook.formats.gguf import GgufFile
+    from cook.recipe.rules import Quant
     from cook.recipe.schema import Recipe, ScoreSpec
     from cook.recipe.sources import HubRef
 
@@ -55,11 +56,21 @@ _EXTRAS = (("score", "target"), ("score", "baseline"), ("score", "draft"))
 
 
 def trap_problems(
-    recipe: Recipe, locations: Locations, flavour: str, headers: Mapping[Keys, GgufFile]
+    recipe: Recipe,
+    locations: Locations,
+    flavour: str,
+    headers: Mapping[Keys, GgufFile],
+    quants: Sequence[Quant] = (),
 ) -> Iterator[Problem]:
-    """Every trap of ``recipe`` on ``flavour``, each with its place and its mend."""
-    heads = _heads(recipe, headers)
-    yield from _files(locations, {k: v for k, v in headers.items() if k not in heads}, flavour)
+    """Every trap of ``recipe``, whose ``quants`` these are, on ``flavour``, each with its place and
+    its mend."""
+    heads = {**_heads(recipe, headers), **_source_of_heads(recipe, headers, quants)}
+    models = [key for key in headers if key not in heads]
+    if (head := head_of(headers[MODEL]) if MODEL in heads else None) is not None and (
+        any(quant.part is None for quant in quants) or (recipe.include_source and not head.alone)
+    ):
+        models.append(MODEL)
+    yield from _files(locations, {key: headers[key] for key in models}, flavour)
     yield from _changed(recipe, locations, heads)
     if TARGET in headers:
         yield from _misfits(locations, headers[TARGET], heads, flavour)
@@ -136,6 +147,15 @@ def _heads(recipe: Recipe, headers: Mapping[Keys, GgufFile]) -> Mapping[Keys, Gg
     return found
 
 
+def _source_of_heads(
+    recipe: Recipe, headers: Mapping[Keys, GgufFile], quants: Sequence[Quant]
+) -> Mapping[Keys, GgufFile]:
+    """The source where heads are made of it, as far as it is one."""
+    if MODEL not in headers or not any(quant.part for quant in quants):
+        return {}
+    return {MODEL: head_alone(headers[MODEL])} if head_of(headers[MODEL]) is not None else {}
+
+
 def _changed(
     recipe: Recipe, locations: Locations, heads: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
@@ -154,7 +174,8 @@ def _misfits(
 ) -> Iterator[Problem]:
     """Heads that cannot draft for ``target``: the engines abort, or crash."""
     for place, file in heads.items():
-        if (reason := misfit(file, target, flavour)) is None:
+        inside = False if place == MODEL else None
+        if (reason := misfit(file, target, flavour, inside=inside)) is None:
             continue
         if (head := head_of(file)) is None:
             message = f"{target.path.name} holds no head: {reason}"
@@ -175,7 +196,9 @@ def _files(
     for place, file in headers.items():
         at = locations.at(*place)
         if (found := no_model(file)) is not None:
-            yield at.problem(f"this is {found.what}, no model", hint=found.mend)
+            head = place == MODEL and head_of(file) is not None
+            mend = "write `part: head` in every quant of it" if head else found.mend
+            yield at.problem(f"this is {found.what}, no model", hint=mend)
         elif (count := head_is_absent(file)) is not None:
             yield at.problem(
                 f"the header counts {count} multi-token-prediction layers of which the file has "

@@ -21,6 +21,7 @@ from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Resolution
 from cook.scoring.simulate import Profile, simulate
 from cook.search.space import Mix, Space
+from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, positions_in, replayed
@@ -91,7 +92,7 @@ class Deployed:
     engine: Engine
     file: GgufFile
     source: Source
-    imatrix: ImatrixStep | Source | None
+    imatrix: ImatrixStep | HeadImatrixStep | Source | None
     allow_requantize: bool
     trace: Trace
     args: ModelArgs

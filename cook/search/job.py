@@ -70,7 +70,8 @@ class SearchJob:
     def of(cls, request: SearchRequest, prepared: Prepared) -> SearchJob:
         """InputError where the recipe does not say what a search needs."""
         layout = prepared.layouts[0]
-        whole = (d for d in layout.drafts if d.quantize is not None and d.reduction is None)
+        models = (d for d in layout.drafts if d.quantize is not None and d.head is None)
+        whole = (d for d in models if d.reduction is None)
         drafts = tuple({d.model.key: d for d in whole}.values())  # once, whatever its contexts
         if not drafts:
             raise InputError(

@@ -14,14 +14,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.errors import PrerequisiteError, StepError
 from cook.formats.gguf import GgufFile, header_if_there, read_gguf
 from cook.formats.gguf_split import SplitLimit, write_split_gguf
-from cook.formats.gguf_writer import copy_of, encode, tensor_at
+from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_copy
+from cook.formats.heads import head_alone
 from cook.formats.quant_types import (
     Flavour,
     QuantType,
@@ -35,6 +36,7 @@ from cook.formats.splice import in_order, quantized_metadata, without_paths
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
+from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.made_model import MODEL_FILE, ModelStep, written_model
 from cook.steps.tensors import (
@@ -62,7 +64,7 @@ class QuantizeStep(ModelStep):
     engine: Engine
     quant: str
     source: Source
-    imatrix: ImatrixStep | Source | None
+    imatrix: ImatrixStep | HeadImatrixStep | Source | None
     ftype: str
     rules: tuple[TypeRule, ...]
     expected: tuple[tuple[str, str], ...]
@@ -73,6 +75,8 @@ class QuantizeStep(ModelStep):
     """Tensors that another publisher quantized; the rest is quantized here."""
     split: SplitLimit | None = None
     """None for one file, however large."""
+    part: Literal["head"] | None = None
+    """What of ``source`` it is made of; None for all."""
 
     kind: ClassVar[str] = "quantize"
     version: ClassVar[int] = 2
@@ -101,6 +105,8 @@ class QuantizeStep(ModelStep):
             ]
         if self.split is not None:
             params["split"] = asdict(self.split)
+        if self.part is not None:
+            params["part"] = self.part
         return params
 
     @property
@@ -151,7 +157,7 @@ class QuantizeStep(ModelStep):
 
     def run(self, bench: Workbench) -> QuantizeResult:
         imatrix = None
-        if isinstance(self.imatrix, ImatrixStep):
+        if self.imatrix is not None and not isinstance(self.imatrix, Source):
             imatrix = bench.file(self.imatrix, self.imatrix.file_name)
         elif self.imatrix is not None:
             imatrix = self.imatrix.path
@@ -159,6 +165,8 @@ class QuantizeStep(ModelStep):
         tool_runs.check_job(self.engine, job)
         importance = Importance.read(imatrix, self.engine.flavour)
         file = read_gguf(job.source)
+        if self.part is not None:
+            file = head_alone(file)
         types = self._types(file, importance)
         no_worker = ""
         if types is not None:
@@ -175,7 +183,9 @@ class QuantizeStep(ModelStep):
                 hint="cook doctor",
             )
         else:
-            result = self._by_tool(job, importance, bench)
+            result = self._by_tool(job, file, importance, bench)
+        if self.part is not None and len(file.tensors) < len(read_gguf(job.source).tensors):
+            result = replace(result, command=())  # no tool makes a part of a file
         again = f"llama-quantize made every tensor again, shared with no other: {no_worker}"
         warnings = (*([again] if no_worker else ()), *result.warnings)
         return replace(result, warnings=tuple(w for w in warnings if not _is_usual(w)))
@@ -254,11 +264,15 @@ class QuantizeStep(ModelStep):
         return replace(result, warnings=(*uncovered, *self._too_many(paths)))
 
     def _by_tool(
-        self, job: QuantizeJob, importance: Importance, bench: Workbench
+        self, job: QuantizeJob, of: GgufFile, importance: Importance, bench: Workbench
     ) -> QuantizeResult:
         """With llama-quantize; then the machine's paths are taken out of its file's metadata."""
-        whole = bench.directory / f"{job.output.stem}-whole.gguf"
-        result = tool_runs.quantize(self.engine, replace(job, output=whole), bench.supervisor)
+        whole, part = (bench.directory / f"{job.output.stem}-{n}.gguf" for n in ("whole", "part"))
+        source = job.source
+        if self.part is not None:
+            source = write_copy(of, part)
+        wanted = replace(job, source=source, output=whole)
+        result = tool_runs.quantize(self.engine, wanted, bench.supervisor)
         file = read_gguf(whole)
         metadata = without_paths(file) | self._provenance(importance, self.engine.identity.digest)
         tensors = [copy_of(file, t.name) for t in file.tensors]
@@ -271,6 +285,7 @@ class QuantizeStep(ModelStep):
             alignment=file.alignment,
         )
         whole.unlink()
+        part.unlink(missing_ok=True)
         warnings = (*result.warnings, *self._too_many(paths))
         return replace(result, command=self.engine.quantize_command(job), warnings=warnings)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cook.engines.base import UBATCH, ModelArgs
 from cook.errors import CookError
 from cook.formats.gguf import header, header_if_there
-from cook.formats.heads import head_of
+from cook.formats.heads import head_alone, head_of
 from cook.formats.kv_cache import cache_size
 from cook.formats.vocabulary import Vocabulary, read_vocabulary, tokens_about
 from cook.graph.cost import Cost
@@ -78,7 +78,9 @@ def head_bytes(model: Input) -> float:
     own = head.tensors_of(file)
     if not head.alone:  # it shares the target's
         own += [tensor for tensor in file.tensors if tensor.name == "output.weight"]
-    return float(sum(tensor.size_bytes or 0 for tensor in own))
+    size = float(sum(tensor.size_bytes or 0 for tensor in own))
+    made = model.predicted_bytes() if isinstance(model, ModelStep) else None
+    return size * made / (head_alone(file).tensor_bytes or made) if made else size
 
 
 def computed_bytes(model: Input) -> float:

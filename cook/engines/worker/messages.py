@@ -55,6 +55,9 @@ class ModelLoad:
     gives_rows: bool = False
     """Computes its hidden states for heads at every token, as a server with one does (mainline)."""
 
+    collects: bool = False
+    """A head that adds up what goes into its matrices (mainline)."""
+
     @property
     def weights(self) -> str:
         """Digest of what decides how the weights lie in memory: loads that differ in nothing else
@@ -67,6 +70,7 @@ class ModelLoad:
             threads=0,
             threads_batch=None,
             gives_rows=False,
+            collects=False,
             parameters=tuple(p for p in self.parameters if p.name.startswith("model.")),
         )
         return hashlib.sha256(repr(held).encode()).hexdigest()

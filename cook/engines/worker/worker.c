@@ -198,6 +198,8 @@ static row_result reduce_one(int32_t i) {
     return results[0];
 }
 
+#include "worker_head_imatrix.h"
+
 // Headers and library of one commit? The defaults that all versions share, seen through our struct.
 static void check_defaults(void) {
     const struct llama_context_params c = llama_context_default_params();
@@ -265,6 +267,10 @@ static void op_load(void) {
         if (cp.n_ubatch > cp.n_batch) { cp.n_ubatch = cp.n_batch; }
         cp.n_threads = integer("threads", 1, 1, 1024);
         cp.n_threads_batch = integer("threads_batch", (int32_t) cp.n_threads, 1, 1024);
+#ifdef COOK_HAS_HEADS
+        forget_inputs();
+        if (integer("collects", 0, 0, 1)) { cp.cb_eval = collect_inputs; }
+#endif
         ctx = llama_init_from_model(model, cp);
         if (!ctx) { unload(); fail("the engine cannot make a context of %u tokens for %s", cp.n_ctx, path); }
         n_ctx = (int32_t) llama_n_ctx(ctx);
@@ -750,7 +756,7 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
     { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "time_slots", op_time_slots }, { "selftest", op_selftest },
     { "quantize", op_quantize },
 #ifdef COOK_HAS_HEADS
-    { "rows", op_rows }, { "replay_head", op_replay_head },
+    { "rows", op_rows }, { "replay_head", op_replay_head }, { "collect", op_collect }, { "importance", op_importance },
 #endif
 };
 

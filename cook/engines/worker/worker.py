@@ -43,6 +43,7 @@ from cook.engines.worker.messages import (
 )
 from cook.errors import InternalError, StepError
 from cook.formats.arrays import Floats32, Ids
+from cook.formats.imatrix_file import ImatrixEntry
 from cook.formats.sampling import Sampling
 
 Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -117,6 +118,7 @@ class Worker(Closing):
             threads_batch=model.threads_batch or model.threads,
             vocab_only=model.vocabulary_only,
             rows=model.gives_rows or None,
+            collects=model.collects or None,
             **parameters,
             overrides="\n".join(model.overrides) or None,
             tensor_split=model.tensor_split or None,
@@ -253,6 +255,21 @@ class Worker(Closing):
         head, got = self._request("replay_head", arrays, depth=depth, floor=floor or None)
         shaped = {name: values.reshape(len(emitted), depth) for name, values in got.items()}
         return _record(HeadReplay, head, shaped)
+
+    def collect(self, text: Tokens, rows: Floats32, *, output: bool = False) -> None:
+        """Add what goes into the matrices of the loaded head, which reads ``text`` with the
+        target's ``rows`` [text, size] of it; ``output``: into the output's as well."""
+        self._request("collect", {"text": text, "rows": rows}, output=output or None)
+
+    def importance(self) -> dict[str, ImatrixEntry]:
+        """All that was collected since the head was loaded, by the matrix's name."""
+        head, got = self._request("importance")
+        found, at, counted = {}, 0, 0
+        for name, size, count in head["entries"]:
+            sums = got["sums"][at : at + size].reshape(count, -1)
+            found[name] = ImatrixEntry(sums, got["counts"][counted : counted + count])
+            at, counted = at + size, counted + count
+        return found
 
     def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> int:
         """Nanoseconds of the bare ``llama_decode`` calls of a :meth:`replay`: the same batches and

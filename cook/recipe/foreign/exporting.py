@@ -33,7 +33,7 @@ _BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
 # As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
 # norms, biases and vectors). Each is true alone, so their order does not matter. Which layers
 # are for multi-token prediction no name tells: `mtp` has no pattern, and neither has `other`.
-PATTERNS: Mapping[Group, str] = {
+PATTERNS: Mapping[str, str] = {
     Group.ATTENTION: rf"{_BLOCK}((cross_)?attn_(?!rel_b|sinks)|indexer[._])",
     Group.DENSE_FFN: rf"{_BLOCK}ffn_((gate|up|down|up_gate|gate_up)\.weight$|latent_|routed_)",
     Group.SHARED_EXPERTS: rf"{_BLOCK}ffn_(?!gate_inp)[a-z0-9_]+_shexps?\.",

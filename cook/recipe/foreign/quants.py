@@ -22,7 +22,7 @@ from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.foreign.text import ForeignText, Spanned
-from cook.recipe.groups import Group
+from cook.recipe.groups import SELECTORS
 from cook.recipe.rules import FORCE_PATTERN, Rule
 
 MAX_PROBLEMS = 50
@@ -131,7 +131,7 @@ def selector_of(pattern: str) -> str:
     from cook.recipe.schema import check_selector
 
     try:
-        plain = check_selector(pattern) not in frozenset(Group)
+        plain = check_selector(pattern) not in SELECTORS
     except PydanticCustomError:
         plain = False
     return pattern if plain and not pattern.startswith(FORCE_PATTERN) else FORCE_PATTERN + pattern
