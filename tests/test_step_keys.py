@@ -41,6 +41,7 @@ from cook.steps.convert import Converter, ConvertStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.head import HeadStep
+from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
@@ -183,6 +184,12 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "quantize of published tensors",
         QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,)),
     )
+
+    of_head = HeadImatrixStep(
+        *(main, bf16, target, ModelArgs(), corpus, 512, None, False, 0.95, "extend"), trunk=matrix
+    )
+    yield "imatrix of a head", of_head
+    yield "quantize a head", replace(draft, imatrix=of_head, part="head")
 
     yield "reduce", ReduceStep("Q4 experts=4", draft, Reduction(4))
     yield (

@@ -108,7 +108,7 @@ class DraftLayout:
     def reference(self) -> PerplexityStep | None:
         """The source's own perplexity, and its logits where divergence is asked for."""
         spec = self.recipe.evaluate
-        if spec is None or self.source is None:
+        if spec is None or self.source is None or set(self.parts) == {"head"}:
             return None
         tokens = len(read_vocabulary(self.source.file).tokens) if spec.divergence else None
         return self._perplexity("source", self.source.source, spec, tokens)

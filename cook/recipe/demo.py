@@ -42,8 +42,13 @@ def apply_demo(recipe: Recipe) -> Recipe:
 
 def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
     """``quants`` made of the demo's source: nobody published its tensors, what it has too few
-    experts or layers for is not tried, and it has no head."""
-    file = header(demo_dir() / SOURCE)
+    experts or layers for is not tried, and it has no head. InputError where that leaves none."""
+    quants, file = tuple(quants), header(demo_dir() / SOURCE)
+    if quants and all(quant.part is not None for quant in quants):
+        raise InputError(
+            "the demo's draft has no head, and this recipe makes quants of nothing else",
+            hint="`cook plan` without --demo shows what it would do on its own models",
+        )
 
     def possible(reduction: Reduction) -> bool:
         try:
@@ -66,7 +71,7 @@ def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
 
 def demo_lacks(quants: Sequence[Quant]) -> tuple[str, ...]:
     """A warning where :func:`demo_quants` leaves candidates out."""
-    models = [quant for quant in quants if quant.part is None]
+    models = tuple(quant for quant in quants if quant.part is None)
     left = [
         reduction.named(quant.name)
         for quant, fewer in zip(models, demo_quants(models), strict=True)

@@ -81,7 +81,7 @@ def trap_problems(
     if flavour == Flavour.LLAMA_CPP:
         yield from _state(locations, headers)
         yield from _pinned(recipe.score, locations)
-        yield from _draft_context(recipe.score, locations, headers)
+        yield from _draft_context(recipe.score, locations, {key: headers[key] for key in models})
         yield from _own_context(recipe.score, locations)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cook.errors import InputError
 from cook.formats.gguf import read_gguf
-from cook.formats.heads import Head, HeadKind, head_of, misfit
+from cook.formats.heads import Head, HeadKind, head_alone, head_of, misfit
 from tests.formats.test_file_kind import arch, write
 
 TRUNK = ("token_embd.weight", "blk.0.attn_q.weight", "blk.1.attn_q.weight")
@@ -50,6 +51,23 @@ def test_the_tensors_of_a_head(tmp_path: Path) -> None:
         assert head is not None
         file = read_gguf(write(tmp_path / "h.gguf", metadata, *names))
         assert [tensor.name for tensor in head.tensors_of(file)] == list(own)
+
+
+def test_a_file_of_the_head_alone(tmp_path: Path) -> None:
+    """What `convert_hf_to_gguf.py --mtp` keeps: embeddings, output, and the head's block."""
+    top = ("token_embd.weight", "output_norm.weight", "output.weight")
+    metadata, _, _ = KINDS["whole"]
+    file = read_gguf(write(tmp_path / "m.gguf", metadata, *top, "blk.0.attn_q.weight", *NEXTN))
+    found = head_alone(file)
+    assert [tensor.name for tensor in found.tensors] == [*top, *NEXTN]
+    assert found.metadata == file.metadata
+    assert head_of(found) == ALONE
+    assert head_alone(found).tensors == found.tensors
+    assert misfit(file, file, "ik_llama.cpp") is None
+    assert "only from inside" in (misfit(found, file, "ik_llama.cpp", inside=False) or "")
+    metadata, names, _ = KINDS["a trunk"]
+    with pytest.raises(InputError, match="holds no head: its header counts 1 layers of one"):
+        head_alone(read_gguf(write(tmp_path / "t.gguf", metadata, *names)))
 
 
 def of(architecture: str, **more: Any) -> dict[str, Any]:

@@ -37,6 +37,19 @@ FILES = """
   - {name: zeroed, source: FOLDER/zeroed.gguf}"""
 
 
+QUANTS = """\
+model: {source: FOLDER/whole.gguf}
+imatrix: {corpus: demo://data/calibration.txt, context: 128, chunks: 6, coverage: {experts: 0}}
+quants:
+  - {name: made-q8, part: head, type: Q8_0, rules: [{embeddings: f16}, {output: f16}, {mtp: q8_0}]}
+  - name: made-xxs
+    extends: made-q8
+    type: IQ2_XXS
+    drop_rules: [mtp]
+    rules: [{mtp.attention: q4_0}, {mtp.eh_proj: q8_0}, {mtp: iq2_xxs}]
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny files, and 12 short prompts."""
@@ -142,7 +155,33 @@ def replayed(folder: Path, bundled: Any) -> Record:
     """The same by replay, with p_min, and every head but the broken one run live."""
     text = by_replay(folder, OWN + FILES, "heads", "n_max: [1, 2, 4], p_min: [0, 0.3], ")
     text = text.replace("minutes: 5", "minutes: 0.2")
+    text += QUANTS.replace("FOLDER", str(folder))
     return build(folder / "replayed", "heads", text, "--engine", "bundled")
+
+
+@pytest.mark.engine
+def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> None:
+    """Its own q8_0 drafts as the ready one; a type of two bits has data for every matrix."""
+    found = {
+        (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
+        for c in replayed.candidates
+        if c.settings and c.predicted
+    }
+    for n_max in (1, 2, 4):
+        mine, ready = found["made-q8", n_max, 0.0], found["q8", n_max, 0.0]
+        assert (mine.drafted, mine.accepted) == (ready.drafted, ready.accepted)
+    assert {draft for draft, *_ in found} >= {"own", "made-q8", "made-xxs"}
+    low = replayed.draft("made-xxs")
+    assert low.path is not None
+    file = read_gguf(low.path)
+    assert {t.name.split(".")[1] for t in file.tensors if t.name.startswith("blk.")} == {"2"}
+    assert file.tensor("blk.2.attn_q.weight").type_name == "q4_0"
+    assert file.tensor("blk.2.ffn_up_exps.weight").type_name == "iq2_xxs"
+    assert replayed.imatrix is not None
+    assert (replayed.imatrix.skipped_count, replayed.imatrix.experts_total) == (0, 24)
+    labels = [step.label for step in replayed.steps]
+    assert "imatrix of the head (bundled)" in labels
+    assert "imatrix (bundled)" not in labels
 
 
 @pytest.mark.engine

@@ -25,6 +25,9 @@ from cook.recipe.load import load_recipe, shipped_recipes
 from cook.steps.live import LiveStep
 from tests.oracles.freeze import require_frozen
 
+OF_HEADS = ("glm-4.5-air-head",)
+"""Recipes that make quants of a head alone, which the demo's draft has not."""
+
 
 def is_live_or_timed(step: Step[Any]) -> bool:
     return step.timed or isinstance(step, LiveStep) or any(map(is_live_or_timed, step.steps()))
@@ -52,7 +55,7 @@ def lines(name: str, spec: str) -> Iterator[str]:
     yield from sorted(found)
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize("name", [n for n in shipped_recipes() if n not in OF_HEADS])
 def test_keys_of_a_recipe(
     name: str,
     standin_engine: Callable[..., Any],
@@ -61,7 +64,7 @@ def test_keys_of_a_recipe(
 ) -> None:
     """The stand-in quantizes nothing: what the engine's mixture would be is q8_0 throughout."""
 
-    def q8_0(_engine: object, job: QuantizeJob) -> dict[str, str]:
+    def q8_0(_engine: object, job: QuantizeJob, _part: object) -> dict[str, str]:
         tensors = read_gguf(job.source).tensors
         return {t.name: "q8_0" if t.shape[0] % 32 == 0 else t.type_name for t in tensors}
 

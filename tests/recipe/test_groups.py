@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cook.formats.gguf import read_tensor_list
-from cook.recipe.groups import MEANING, Group, group_of, mtp_layers_of
+from cook.recipe.groups import MEANING, MTP_PARTS, Group, group_of, mtp_layers_of, mtp_part_of
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -80,6 +80,22 @@ def test_prediction_layers_are_one_group_whatever_is_in_them() -> None:
     assert layers == {46}
     groups = [group_of(name, "glm4moe", layers) for name in names]
     assert groups == [Group.ATTENTION, *[Group.MTP] * 4]
+
+
+def test_parts_of_prediction_layers() -> None:
+    found = {
+        "blk.46.attn_q.weight": "mtp.attention",
+        "blk.46.ffn_down.weight": "mtp.dense_ffn",
+        "blk.46.ffn_up_shexp.weight": "mtp.shared_experts",
+        "blk.46.ffn_down_exps.weight": "mtp.routed_experts",
+        "blk.46.nextn.eh_proj.weight": "mtp.eh_proj",
+        "blk.46.nextn.embed_tokens.weight": "mtp.embed_tokens",
+        "blk.46.nextn.shared_head_head.weight": "mtp.shared_head_head",
+        "blk.46.nextn.enorm.weight": None,
+        "blk.46.ffn_gate_inp.weight": None,
+    }
+    assert {name: mtp_part_of(name) for name in found} == found
+    assert set(found.values()) - {None} == set(MTP_PARTS)
 
 
 def test_prediction_layers_by_metadata() -> None:

@@ -315,3 +315,45 @@ def test_categories_that_the_prompts_lack(recipe: Make) -> None:
         "8:13: error: the prompts have no category `reasonning`",
     ]
     assert problems[0].hint == "did you mean `chat`?"
+
+
+HEADS = (
+    "quants: [{name: H, part: head, type: IQ2_XXS, rules: [{embeddings: q8_0}, {mtp: iq2_xxs}]}]\n"
+)
+WITH_HEAD = ("token_embd.weight", "blk.0.attn_q.weight", "blk.1.attn_q.weight")
+
+
+def head_model(make: Callable[..., Tensors], *more: str) -> ModelTensors:
+    return ModelTensors(make(dict.fromkeys((*WITH_HEAD, *more), (256, 256))), "glm4moe")
+
+
+def test_a_head_of_a_source_without_one(recipe: Make, tensors: Callable[..., Tensors]) -> None:
+    loaded = recipe(HEADS.replace("rules", "experts: 4, prune_layers: 3, rules") + CORPUS)
+    problems = lint(loaded, model=head_model(tensors), flavour=LLAMA_CPP, check_files=False)
+    messages = [p.message for p in problems if p.severity == "error"]
+    assert messages == [
+        "quant H is a head, which is taken whole: `experts` is of models",
+        "quant H is a head, which is taken whole: `prune_layers` is of models",
+        "quant H: `part: head` of a source without one: it has no block with `nextn` tensors",
+    ]
+
+
+def test_where_a_head_has_no_imatrix(recipe: Make, tensors: Callable[..., Tensors]) -> None:
+    """It is collected from the target's hidden states, on llama.cpp."""
+    nextn = "blk.1.nextn.eh_proj.weight"
+    whole = head_model(tensors, nextn)
+    alone = ModelTensors([t for t in whole.tensors if "blk.0" not in t.name], "glm4moe")
+
+    def hints(text: str, model: ModelTensors, flavour: str) -> list[str]:
+        found = lint(recipe(text), model=model, flavour=flavour, check_files=False)
+        return [p.hint or "" for p in found if "needs an imatrix" in p.message]
+
+    assert hints(HEADS + CORPUS, whole, LLAMA_CPP) == []
+    score = "score: {target: {source: t.gguf}}\n"
+    assert hints(HEADS + CORPUS + score, alone, LLAMA_CPP) == []
+    (hint,) = set(hints(HEADS + CORPUS, alone, LLAMA_CPP))
+    assert hint.endswith("add a `score.target`, or choose another type")
+    (hint,) = set(hints(HEADS + CORPUS, whole, IK_LLAMA_CPP))
+    assert hint.startswith("on ik_llama.cpp no imatrix of a head is collected")
+    (hint,) = set(hints(HEADS, whole, LLAMA_CPP))
+    assert hint.startswith("add `imatrix: {corpus: ...}`")

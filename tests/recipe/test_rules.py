@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.groups import Group, group_of
 from cook.recipe.pattern import parse_pattern
-from cook.recipe.rules import Quant, Rule, quantizable, resolve
+from cook.recipe.rules import ModelTensors, Quant, Rule, quantizable, resolve
 
 Tensors = tuple[TensorInfo, ...]
 
@@ -210,3 +211,22 @@ def test_resolve_equals_brute_force(
         if name == "token_embd.weight" and wanted == "q4_k_r4":
             wanted = "q4_K"
         assert found.types[name] == wanted
+
+
+def test_the_head_of_a_model_alone(tensors: Callable[..., Tensors]) -> None:
+    trunk = ("token_embd.weight", "output.weight", "blk.0.attn_q.weight")
+    own = ("attn_q", "ffn_down_exps", "ffn_gate_inp", "nextn.eh_proj")
+    names = (*trunk, *(f"blk.1.{name}.weight" for name in own))
+    rules = (("mtp.attention", "q8_0"), ("mtp.eh_proj", "f16"), ("mtp", "q4_0"), ("output", "q5_0"))
+    head = replace(quant(*rules, ftype="Q6_K"), part="head")
+    model = ModelTensors(tensors(dict.fromkeys(names, (256, 256))), "glm4moe")
+    assert model.resolve(head, LLAMA_CPP).types == {
+        "token_embd.weight": "q6_K",
+        "output.weight": "q5_0",
+        "blk.1.attn_q.weight": "q8_0",
+        "blk.1.ffn_down_exps.weight": "q4_0",
+        "blk.1.ffn_gate_inp.weight": "bf16",
+        "blk.1.nextn.eh_proj.weight": "f16",
+    }
+    assert model.resolve(replace(head, part=None), LLAMA_CPP).types["blk.0.attn_q.weight"] == "q6_K"
+    assert ModelTensors(model.tensors[:3], "glm4moe").of(head).tensors == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
+from cook.recipe.check import check_recipe
 from cook.recipe.lint import lint
 from cook.recipe.load import load_recipe, shipped_recipes
 from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes, resolve
@@ -18,6 +20,7 @@ DATA = Path(__file__).parents[1] / "data"
 NAMES = [
     "deepseek-self-draft",
     "demo",
+    "glm-4.5-air-head",
     "ling-flash-iq1kt",
     "qwen3-0.6b-dense",
     "qwen3-coder-30b-iq1kt",
@@ -117,3 +120,52 @@ def test_qwen3_coder_fits_its_shapes(tensors) -> None:  # type: ignore[no-untype
         found = resolve(tensors(shapes), quant, IK_LLAMA_CPP, "qwen3moe")
         assert not found.problems
         assert None not in found.rule_of.values()
+
+
+def _glm_air() -> dict[str, tuple[int, ...]]:
+    """Matrices of GLM-4.5-Air by its configuration: 46 layers and the one that predicts ahead."""
+    width, vocabulary, ff, experts = 4096, 151_552, 1408, 128
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (width, vocabulary),
+        "output.weight": (width, vocabulary),
+    }
+    for i in range(47):
+        shapes |= {
+            f"blk.{i}.attn_q.weight": (width, 96 * 128),
+            f"blk.{i}.attn_k.weight": (width, 8 * 128),
+            f"blk.{i}.attn_v.weight": (width, 8 * 128),
+            f"blk.{i}.attn_output.weight": (96 * 128, width),
+        }
+        if i == 0:
+            shapes |= {f"blk.{i}.ffn_{w}.weight": (width, 10_944) for w in ("gate", "up")}
+            shapes[f"blk.{i}.ffn_down.weight"] = (10_944, width)
+            continue
+        for kind, last in (("exps", (experts,)), ("shexp", ())):
+            shapes |= {f"blk.{i}.ffn_{w}_{kind}.weight": (width, ff, *last) for w in ("gate", "up")}
+            shapes[f"blk.{i}.ffn_down_{kind}.weight"] = (ff, width, *last)
+    shapes["blk.46.nextn.eh_proj.weight"] = (2 * width, width)
+    for own in ("embed_tokens", "shared_head_head"):
+        shapes[f"blk.46.nextn.{own}.weight"] = (width, vocabulary)
+    return shapes
+
+
+def test_glm_air_head_plans_from_a_tensor_list(tmp_path: Path) -> None:
+    """Without a weight: every form of the head, its size, and nothing of the trunk."""
+    listed = tmp_path / "glm-4.5-air.tensors.tsv"
+    shapes = _glm_air()
+    lines = (f"{n}\t{' x '.join(map(str, shape))}\tbf16" for n, shape in shapes.items())
+    listed.write_text("\n".join(lines) + "\n")
+    found = check_recipe(load_recipe("glm-4.5-air-head"), None, listed)
+    assert [p.message for p in found.problems if p.severity == "error"] == []
+    assert [quant.name for quant in found.quants] == [
+        "H-BF16",
+        *(f"H-{mtp}-OUT-{out}" for out in ("q8_0", "q4_0") for mtp in ("q8_0", "q5_0", "q4_0")),
+    ]
+    head = [n for n in shapes if not n.startswith("blk.") or n.startswith("blk.46.")]
+    weights = sum(math.prod(shapes[name]) for name in head)
+    sizes = {quant.name: quant.size_bytes or 0 for quant in found.quants}
+    assert sizes["H-BF16"] == 2 * weights
+    assert sizes["H-q8_0-OUT-q8_0"] == weights * 34 // 32
+    own = math.prod(shapes["output.weight"])
+    assert sizes["H-q8_0-OUT-q8_0"] - sizes["H-q8_0-OUT-q4_0"] == 2 * own // 32 * 16
+    assert all(sum(q.tensors_of_type.values()) == len(head) for q in found.quants)

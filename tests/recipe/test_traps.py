@@ -238,3 +238,27 @@ def test_the_source_of_quants_is_a_draft_too() -> None:
     header = file("qwen3", "blk.31.nextn.eh_proj.weight")
     (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {MODEL: header})
     assert found.line == 3
+
+
+def test_the_source_of_heads(tmp_path: Path) -> None:
+    """A head alone is a source of heads, not of models, and of the target that it fits."""
+    top = ("blk.0.attn_q.weight", "blk.31.nextn.eh_proj.weight")
+    whole, alone = file("glm4moe", *top), file("glm4moe", *top[1:])
+    other = file("glm4moe", *top, embedding_length=64)
+
+    def found(source: GgufFile, target: GgufFile, flavour: Flavour, *quants: str) -> list[str]:
+        text = f"version: 1\nname: h\nmodel: {{source: m.gguf}}\nquants: [{', '.join(quants)}]\n"
+        loaded = parse_recipe(text + "score: {target: {source: t.gguf}}\n", Path("/r/h.yaml"))
+        headers = {MODEL: source, TARGET: target}
+        problems = trap_problems(loaded.recipe, loaded.locations, flavour, headers, loaded.quants)
+        return [str(problem) for problem in problems]
+
+    head, model = "{name: H, part: head, type: Q8_0}", "{name: M, type: Q8_0}"
+    assert found(whole, whole, Flavour.LLAMA_CPP, head) == []
+    assert found(alone, whole, Flavour.LLAMA_CPP, head) == []
+    (both,) = found(alone, whole, Flavour.LLAMA_CPP, head, model)
+    assert "alone: block 31, without those before, no model" in both
+    assert "write `part: head` in every quant of it" in both
+    (misfit,) = found(whole, other, Flavour.LLAMA_CPP, head)
+    assert misfit.startswith("/r/h.yaml:3:17: error: a multi-token-prediction head alone: block 31")
+    assert "it takes hidden states of 4096 numbers, and the target's have 64" in misfit
