@@ -23,7 +23,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
 from cook.files import digest
-from cook.formats.heads import HeadKind, head_of
+from cook.formats.heads import SPLICED, HeadKind, head_of
 from cook.formats.naming import shards_of
 from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
@@ -99,6 +99,8 @@ def service_of(
         )
     target = _model("target", record.target, record.target_bytes)
     draft = _draft(record, chosen)
+    if draft is not None and _is_spliced(draft):
+        target = draft
     found = discover(engine) if engine else named(chosen.engine)
     for role, args in (
         ("target", chosen.serving.target_args),
@@ -292,7 +294,14 @@ def _head_kind(record: Record, candidate: Candidate, draft: Path) -> HeadKind | 
     file, known = header_if_there(draft), record.draft(candidate.draft or "")
     head = head_of(file) if file is not None else None
     own = known is not None and _is_own_head(record, known)
-    return head.kind if head is not None and (head.alone or own) else None
+    return head.kind if head and (head.alone or own or _is_spliced(draft)) else None
+
+
+def _is_spliced(draft: Path) -> bool:
+    """Whether it is the target's file with another head than its own."""
+    from cook.formats.gguf import header_if_there
+
+    return (file := header_if_there(draft)) is not None and SPLICED in file.metadata
 
 
 def _is_own_head(record: Record, draft: Draft) -> bool:

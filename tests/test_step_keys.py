@@ -50,6 +50,7 @@ from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.splice_head import SpliceHeadStep
 from cook.steps.target_rows import RowsStep
 from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import RecordedTraceStep, TraceStep
@@ -189,7 +190,9 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         *(main, bf16, target, ModelArgs(), corpus, 512, None, False, 0.95, "extend"), trunk=matrix
     )
     yield "imatrix of a head", of_head
-    yield "quantize a head", replace(draft, imatrix=of_head, part="head")
+    head = replace(draft, imatrix=of_head, part="head")
+    yield "quantize a head", head
+    yield "splice a head", SpliceHeadStep("Q4", target, head, 100)
 
     yield "reduce", ReduceStep("Q4 experts=4", draft, Reduction(4))
     yield (

@@ -28,6 +28,10 @@ _COMPANIONS = ("deepseek4", "step35")
 (`llama_model_mtp_package`, src/llama-model.cpp)."""
 
 
+SPLICED = "cook.head"
+"""Key of a target's file with another head than its own: which."""
+
+
 class HeadKind(StrEnum):
     """How a head drafts."""
 
@@ -125,7 +129,8 @@ def misfit(
     own: GgufFile, target: GgufFile, flavour: str, *, inside: bool | None = None
 ) -> str | None:
     """Why the head in ``own`` cannot draft for ``target`` on ``flavour``, as far as headers tell;
-    None where it can. ``inside`` of the target's own file; None: where ``own`` is the target."""
+    None where it can. ``inside`` of the target's own file, in the place of the head there; None:
+    where ``own`` is the target."""
     head = head_of(own)
     if inside is None:
         inside = own.path == target.path
@@ -141,8 +146,13 @@ def misfit(
             return f"it is of {ours}, and the target of {theirs}"
         if not inside and not head.alone:
             return "it is in a whole model, which would be loaded a second time"
-        if not inside and flavour == Flavour.IK_LLAMA_CPP and ours not in _COMPANIONS:
+        if not inside and only_inside(own, flavour):
             return f"ik_llama.cpp takes a head of {ours} only from inside of the target's own file"
+        if inside and _block_tensors(own) != _block_tensors(target):
+            return (
+                f"{flavour} takes it only in the place of the target's own head, and that "
+                f"{'has other tensors' if head_of(target) is not None else 'is not there'}"
+            )
     wanted = _number(own, _WIDTHS[head.kind])
     has = _number(target, "embedding_length")
     if wanted is not None and has is not None and wanted != has:
@@ -152,6 +162,17 @@ def misfit(
     if blocks and (beyond := [i for i in ids if isinstance(i, int) and i > blocks]):
         return f"it reads layer {beyond[0]} of the target, which has {blocks}"
     return None
+
+
+def only_inside(file: GgufFile, flavour: str) -> bool:
+    """Whether ``flavour`` runs the head in ``file`` from nowhere else than inside of its target."""
+    return flavour == Flavour.IK_LLAMA_CPP and _text(file) not in _COMPANIONS
+
+
+def _block_tensors(file: GgufFile) -> set[tuple[str, tuple[int, ...]]]:
+    """Names and shapes in the blocks of the head that ``file`` is or holds."""
+    blocks = head.blocks if (head := head_of(file)) is not None else ()
+    return {(t.name, t.shape) for t in file.tensors if _block(t.name) in blocks}
 
 
 _WIDTHS = {

@@ -13,7 +13,7 @@ from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
-from cook.formats.heads import Head, head_alone, head_of
+from cook.formats.heads import Head, head_alone, head_of, only_inside
 from cook.formats.output_head import is_head, with_head
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
 from cook.formats.reduction import Reduction, kept_tensors
@@ -21,6 +21,7 @@ from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.job.layout import DraftPlan, Rival
 from cook.job.locate import IMATRIX_ROLE, ModelFile, SourceReader
+from cook.paths import cook_home
 from cook.prompts.calibration import split_for_calibration
 from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
 from cook.recipe.active import TokenReads
@@ -36,8 +37,10 @@ from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
+from cook.steps.splice_head import SpliceHeadStep, shares_target
 from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import TraceStep
+from cook.units import size
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,19 @@ class DraftLayout:
             head=head,
         )
 
+    def _inside(
+        self, name: str, step: QuantizeStep, head: Head, file: GgufFile
+    ) -> tuple[Input, Head, GgufFile]:
+        """The head of ``step`` as it runs: in a file of its own, or inside of the target's."""
+        score = self.recipe.score
+        if score is None or not only_inside(file, self.engine.flavour):
+            return step, head, file
+        target, sizes = self.reader.model(score.target.source, "target"), dict(step.expected)
+        held = _sizes([t for t in file.tensors if t.name.startswith("blk.")], sizes)
+        held_bytes = sum(held.values()) if held is not None else None
+        spliced = SpliceHeadStep(name, target.source, step, held_bytes)
+        return spliced, replace(head, alone=False), file
+
     def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> Iterator[DraftPlan]:
         """``plans``, and each behind every one of ``first``: the same files."""
         for plan in plans:
@@ -184,6 +200,22 @@ class DraftLayout:
             for rival in first:
                 names = [name.removesuffix(self.suffix) for name in (plan.name, rival.name)]
                 yield replace(plan, name=" after ".join(names) + self.suffix, after=rival)
+
+    def warnings(self, plans: Sequence[DraftPlan]) -> Iterator[str]:
+        """What the copies of the target cost in which ik_llama.cpp takes quants of a head."""
+        spliced = [p.model for p in plans if isinstance(p.model, SpliceHeadStep)]
+        if not spliced:
+            return
+        target = spliced[0].target
+        shared = shares_target(target)
+        room = sum(step.disk_bytes() or 0 for step in spliced)
+        yield (
+            f"{self.engine.name} takes a head only inside of the target's file: "
+            f"{len(spliced)} copies of {target.path.name} ({size(target.size_bytes)}) with a head "
+            f"each take {size(room)}, since the file system of {cook_home()} "
+            f"{'shares their blocks' if shared else 'shares no blocks with it'}; the target's own "
+            "output and embeddings stay"
+        )
 
     def in_contexts(self, plans: Sequence[DraftPlan]) -> tuple[DraftPlan, ...]:
         """``plans`` with every context of a draft's own that the recipe lists, which mainline has
@@ -288,7 +320,7 @@ class DraftLayout:
         sizes = _sizes(file.tensors, types)
         step = replace(step, predicted_tensor_bytes=sum(sizes.values()) if sizes else None)
         if (head := head_of(file)) is not None and quant.part is not None:
-            plan = self._head(quant.name, step, head, file, types)
+            plan = self._head(quant.name, *self._inside(quant.name, step, head, file), types)
         else:
             plan = self._draft(quant.name, step, file, types, self._reads)
         return replace(plan, quantize=step), types

@@ -16,6 +16,7 @@ from cook.recipe.schema import SubjectToSpec
 from cook.record.measured import DraftSpeed, Quality, TypeSpan
 from cook.record.record import Draft
 from cook.steps.made_model import model_digest, model_paths
+from cook.steps.splice_head import SpliceHeadStep
 
 if TYPE_CHECKING:
     from cook.formats.gguf import TensorInfo
@@ -56,7 +57,8 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
     elif made is not None and result is not None:
         files = model_paths(made)
         path, file_bytes = str(files[0]), sum(file.stat().st_size for file in files)
-        tensor_bytes = result.tensor_bytes
+        spliced = isinstance(plan.model, SpliceHeadStep)  # of the target's file, what is the head
+        tensor_bytes = plan.predicted_tensor_bytes if spliced else result.tensor_bytes
         digest = model_digest(made)
     speed, speed_reason = draft_speed(layout, plan, outcomes)
     counts = dict(Counter(result.types.values())) if result else {}

@@ -208,7 +208,7 @@ def _lay(
         left_out=left_out,
     )
     layout = lay_score(layout, recipe, reader, suffix)
-    warnings = [str(problem) for problem in found]
+    warnings = [*map(str, found), *drafting.warnings(files)]
     if layout.baseline is not None:
         _check_arguments(engine, (layout.baseline, *layout.grid))
     if layout.forecast is not None:

@@ -301,7 +301,7 @@ def lint(
     bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
-        found += _head_problems(quant, model)
+        found += _head_problems(quant, model, flavour or flavour_of(loaded))
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
         no_head = None
@@ -409,10 +409,17 @@ def _type_problems(quant: Quant) -> Iterator[Problem]:
         yield _where(quant).problem(message, hint=hint)
 
 
-def _head_problems(quant: Quant, model: ModelTensors | None) -> Iterator[Problem]:
+def _head_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
     """What a head cannot be made of, or cannot be changed in."""
     if quant.part is None:
         return
+    plain = quant.default_type in ("f32", "f16", "bf16")
+    if flavour == Flavour.IK_LLAMA_CPP and quant.mixture == "engine" and not plain:
+        yield _where(quant).problem(
+            f"quant {quant.name}: the mixture of {flavour} is of whole models: its llama-quantize "
+            "ends on a head alone",
+            hint="write `mixture: pure`, and rules for what is to be another type",
+        )
     for key in ("experts", "prune_layers"):
         if getattr(quant, key):
             yield _where(quant).problem(

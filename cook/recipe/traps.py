@@ -19,7 +19,7 @@ from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.file_kind import no_model
-from cook.formats.heads import head_alone, head_is_absent, head_of, misfit
+from cook.formats.heads import head_alone, head_is_absent, head_of, misfit, only_inside
 from cook.formats.kv_cache import cache_size
 from cook.formats.quant_types import Flavour
 from cook.recipe.sources import OWN_HEAD
@@ -174,7 +174,7 @@ def _misfits(
 ) -> Iterator[Problem]:
     """Heads that cannot draft for ``target``: the engines abort, or crash."""
     for place, file in heads.items():
-        inside = False if place == MODEL else None
+        inside = only_inside(file, flavour) if place == MODEL else None
         if (reason := misfit(file, target, flavour, inside=inside)) is None:
             continue
         if (head := head_of(file)) is None:

@@ -28,6 +28,7 @@ from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
+from cook.steps.splice_head import SpliceHeadStep
 from cook.steps.work import (
     TOKENS_A_CYCLE,
     computed_bytes,
@@ -205,7 +206,7 @@ class LiveStep(Step[LiveOutcome]):
     def cost(self) -> Cost | None:
         target = model_bytes(self.target)
         draft = model_bytes(self.draft) if self.draft is not None else 0.0
-        if self.head is not None and self.draft == self.target:
+        if self.head is not None and (self.draft == self.target or self.is_spliced):
             draft = 0.0
         if target is None or draft is None:
             return None
@@ -234,13 +235,20 @@ class LiveStep(Step[LiveOutcome]):
             held += context_bytes(self.draft, self.draft_args, own, self.slots)
         return held
 
+    @property
+    def is_spliced(self) -> bool:
+        """Whether ``draft`` is the target with another head in it, and is served in its place."""
+        return isinstance(self.draft, SpliceHeadStep)
+
     def server_job(self, bench: Workbench) -> ServerJob:
         """The engine's job for this configuration."""
+        draft = model_path(bench, self.draft) if self.draft is not None else None
+        spliced = draft if self.is_spliced else None
         return ServerJob(
-            target=model_path(bench, self.target),
+            target=spliced or model_path(bench, self.target),
             target_args=self.target_args,
             context=self.context,
-            draft=model_path(bench, self.draft) if self.draft is not None else None,
+            draft=draft,
             draft_args=self.draft_args,
             settings=self.settings,
             ngram=self.ngram,

@@ -16,6 +16,7 @@ from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import Prompt
 from cook.recipe.active import active_bytes
 from cook.steps.made_model import ModelStep
+from cook.steps.splice_head import SpliceHeadStep
 
 BYTES_A_TOKEN = 4
 """Of text, where no vocabulary is at hand."""
@@ -70,6 +71,8 @@ def read_bytes(model: Input) -> float:
 
 def head_bytes(model: Input) -> float:
     """The same of one token of the head that ``model`` is or holds, the output included."""
+    if isinstance(model, SpliceHeadStep):
+        model = model.head
     source = source_of(model)
     file = header_if_there(source.path) if isinstance(source, Source) else None
     head = head_of(file) if file is not None else None

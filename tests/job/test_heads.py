@@ -294,3 +294,33 @@ def test_ik_runs_the_own_head_and_no_other(
     path.write_text(recipe(folder, FILES.strip("\n")).replace("name: heads", "name: alone"))
     assert main(["plan", str(path), "--engine", engine]) == 2
     assert "only from inside of the target's own file" in capsys.readouterr().err
+
+
+@pytest.mark.ik
+def test_ik_runs_quants_of_a_head_inside_of_copies(
+    folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir)}"
+    text = recipe(folder, OWN).replace("name: heads", "name: copies")
+    text = text.replace("draft: {args", "draft: {n_max: 2, args")
+    quants = QUANTS.replace("FOLDER", str(folder)).partition("  - name: made-xxs")[0]
+    text += "\n".join(line for line in quants.split("\n") if "imatrix" not in line)
+    found = build(folder / "copies", "copies", text, "--engine", engine)
+    own, made = counts(found, "own")[2], counts(found, "made-q8")[2]
+    assert made[0] > 200
+    assert made[1] / made[0] == pytest.approx(own[1] / own[0], abs=0.05)
+    assert [w for w in found.warnings if "1 copies of whole.gguf" in w]
+    path = found.draft("made-q8").path
+    assert path is not None
+    file, target = read_gguf(path), read_gguf(folder / "whole.gguf")
+    for tensor in target.tensors:
+        if tensor.name.startswith("blk.2.") and "exps" in tensor.name:
+            assert file.tensor(tensor.name).type_name == "q8_0"
+        elif not tensor.name.startswith("blk.2."):
+            assert file.read_tensor_bytes(tensor.name) == target.read_tensor_bytes(tensor.name)
+    monkeypatch.setenv("COOK_HOME", str(folder / "copies"))
+    assert main(["serve", "copies", "--candidate", "made-q8 n_max=2", "--print"]) == 0
+    command = capsys.readouterr().out
+    assert f"--model {path}" in command
+    assert "whole.gguf" not in command
+    assert "--model-draft" not in command

@@ -338,6 +338,15 @@ def test_a_head_of_a_source_without_one(recipe: Make, tensors: Callable[..., Ten
     ]
 
 
+def test_ik_has_no_mixture_for_a_head(recipe: Make) -> None:
+    loaded = recipe(
+        "quants: [{name: H, part: head, type: Q8_0}, {name: F, part: head, type: F16}]\n"
+    )
+    assert lint(loaded, flavour=LLAMA_CPP, check_files=False) == ()
+    (problem,) = lint(loaded, flavour=IK_LLAMA_CPP, check_files=False)
+    assert problem.message.startswith("quant H: the mixture of ik_llama.cpp is of whole models")
+
+
 def test_where_a_head_has_no_imatrix(recipe: Make, tensors: Callable[..., Tensors]) -> None:
     """It is collected from the target's hidden states, on llama.cpp."""
     nextn = "blk.1.nextn.eh_proj.weight"
