@@ -161,7 +161,7 @@ def replayed(folder: Path, bundled: Any) -> Record:
 
 @pytest.mark.engine
 def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> None:
-    """Its own q8_0 drafts as the ready one; a type of two bits has data for every matrix."""
+    """Its own q8_0 drafts as one made of f32; a type of two bits has data for every matrix."""
     found = {
         (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
         for c in replayed.candidates
@@ -169,7 +169,7 @@ def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> No
     }
     for n_max in (1, 2, 4):
         mine, ready = found["made-q8", n_max, 0.0], found["q8", n_max, 0.0]
-        assert (mine.drafted, mine.accepted) == (ready.drafted, ready.accepted)
+        assert mine.acceptance_rate == pytest.approx(ready.acceptance_rate, abs=0.03)
     assert {draft for draft, *_ in found} >= {"own", "made-q8", "made-xxs"}
     low = replayed.draft("made-xxs")
     assert low.path is not None
