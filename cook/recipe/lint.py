@@ -308,6 +308,10 @@ def lint(
         if quant.part is not None:
             alone = model is not None and len(model.of(quant).tensors) == len(model.tensors)
             no_head = no_head_imatrix(recipe, flavour or flavour_of(loaded), alone)
+            if no_head is not None and quant.use_imatrix:
+                message = "quants of a head are made without it"
+                at = loaded.locations.at("imatrix", "corpus")
+                found.append(at.problem(message, hint=no_head, severity="warning"))
         has_imatrix = recipe.imatrix is not None and quant.use_imatrix and no_head is None
         published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:

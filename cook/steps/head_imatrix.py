@@ -24,7 +24,7 @@ from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import CORPUS_FILE, ImatrixOutcome, ImatrixStep, Otherwise
 from cook.steps.phase import Phase
-from cook.steps.work import head_bytes, text_cost
+from cook.steps.work import CHUNK_TOKENS, head_bytes, text_cost
 
 _EMBEDDING = (".embed_tokens.", "ffn_gate_inp", "_norm", "enorm", "hnorm")
 """In the names of a block's matrices that are not multiplied, or never quantized."""
@@ -74,7 +74,7 @@ class HeadImatrixStep(Step[ImatrixOutcome]):
         if read is None or file is None or head_of(file) is None:
             return read
         held = head_alone(file).tensor_bytes or 0
-        tokens = read.decodes * self.context
+        tokens = read.decodes * CHUNK_TOKENS
         return replace(
             read,
             loads=(*read.loads, float(held)),

@@ -362,6 +362,10 @@ def test_where_a_head_has_no_imatrix(recipe: Make, tensors: Callable[..., Tensor
     assert hints(HEADS + CORPUS + score, alone, LLAMA_CPP) == []
     (hint,) = set(hints(HEADS + CORPUS, alone, LLAMA_CPP))
     assert hint.endswith("add a `score.target`, or choose another type")
+    loaded = recipe(HEADS.replace("IQ2_XXS", "Q4_0").replace("iq2_xxs", "q4_0") + CORPUS)
+    (problem,) = lint(loaded, model=whole, flavour=IK_LLAMA_CPP, check_files=False)
+    assert problem.severity == "warning"
+    assert problem.message == "quants of a head are made without it"
     (hint,) = set(hints(HEADS + CORPUS, whole, IK_LLAMA_CPP))
     assert hint.startswith("on ik_llama.cpp no imatrix of a head is collected")
     (hint,) = set(hints(HEADS, whole, LLAMA_CPP))

@@ -172,6 +172,8 @@ def _notes(loaded: LoadedRecipe, quant: Quant, wanted: Format, general: bool) ->
         yield f"{IMATRIX} stands for the imatrix that cook computes from {imatrix.corpus}"
     if quant.experts or quant.prune_layers:
         yield "`experts` and `prune_layers` are not part of it: it makes the whole quant"
+    if quant.part is not None:
+        yield "`part: head` is not part of it: it is of a head alone (convert_hf_to_gguf.py --mtp)"
     if general and any(rule.group for rule in quant.rules):
         yield (
             "groups are written as patterns; which layers are for multi-token prediction "
