@@ -59,14 +59,14 @@ ROOMS = {
 itself. Raising a number is a line in the commit that says what was removed for it."""
 HEADS = {
     "cli": 7,
-    "service": 19,
+    "service": 28,
     "search": 2,
-    "job": 229,
-    "steps": 512,
+    "job": 263,
+    "steps": 606,
     "scoring": 14,
-    "recipe": 192,
+    "recipe": 207,
     "engines": 136,
-    "formats": 158,
+    "formats": 179,
 }
 """The same that draft heads add to a room; in all at most :data:`MOST_HEAD_LINES`."""
 MOST_HEAD_LINES, MOST_HEAD_C_LINES = 3_000, 700
