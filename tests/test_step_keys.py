@@ -231,6 +231,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4)),
     )
     yield (
+        "curve by slots of a head",
+        SlotCurveStep(main, "mtp", draft, trace, ModelArgs(), False, (1,), (1, 2), head=True),
+    )
+    yield (
         "curve of the target",
         CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),
     )

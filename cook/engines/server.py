@@ -197,7 +197,10 @@ class Server(ServerClient):
         if completion.predicted_n > max(n_predict, 1):
             tokens = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {tokens}", log=self.log)
-        self._refuse_hidden({name: name for name in completion.speculators})
+        named, asked = completion.speculators, self.job.speculators(self.engine.flavour)
+        self._refuse_hidden({name: name for name in named})
+        if named and (absent := [name for name in asked if name not in named]):
+            raise self._not_drafting(f"an answer names {', '.join(named)}, and not {absent[0]}")
         if completion.draft_n is not None and not drafts:
             self._refuse_hidden({"": f"{completion.draft_n} tokens in one reply"})
         return completion
@@ -285,7 +288,11 @@ class Server(ServerClient):
             raise self._not_drafting(found.group().strip())
         if drafting and not says:
             raise self._not_drafting("/slots does not say speculative")
-        self._refuse_hidden(read_speculators(log.splitlines()))
+        named = read_speculators(log.splitlines())
+        self._refuse_hidden(named)
+        is_ik = self.engine.flavour is Flavour.IK_LLAMA_CPP  # which says it of each slot
+        if self.job.head is not None and is_ik and not named:
+            raise self._not_drafting("its log names no speculation that it started")
         if says and not drafting:
             self._refuse_hidden({"": "/slots says speculative"})
 

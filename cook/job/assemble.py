@@ -155,12 +155,14 @@ def _checked(
     uncontrolled = why_not(checks.control, outcomes) if checks.control and not control else None
     counts = outcomes.result(checks.counts) if checks.counts else None
     why_not_counted = _why_not_counted(checks.counts, outcomes) if checks.counts else None
-    if live.head is not None:
-        why_not_counted = "the live requests of heads are not counted again"
-    elif key.ngram is not None:
+    if key.ngram is not None:
         forecaster = decision.forecasters.get(key.engine)
         counts = rival_counts(key, dealt, forecaster) if forecaster is not None else None
         why_not_counted = None if counts else "the engine returns no token ids"
+    elif live.head is not None and checks.counts is None:
+        why_not_counted = (
+            "the requests of heads are recounted on llama.cpp, where these are replayed"
+        )
     return replace(
         one,
         output=output_check(compared, control, uncontrolled) if compared else None,

@@ -160,7 +160,7 @@ def _recounted(
     plan, trace = forecaster.plan, forecaster.trace
     assert key.ngram is not None, "asked of n-grams only"
     assert outcome.warm_up is not None, "chosen so"
-    draft = next((d for d in plan.drafts if plan.is_of(d, key)), None)
+    draft = next((d for d in plan.every if plan.is_of(d, key)), None)
     seen = forecaster.texts(draft) if draft is not None else {}
     server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
     prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)

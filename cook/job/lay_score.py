@@ -42,7 +42,7 @@ from cook.steps.curve import CurveStep, rows_for, widths_for
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.live import LiveStep
 from cook.steps.replay import ReplayStep
-from cook.steps.target_rows import RowsStep
+from cook.steps.target_rows import MOST_BYTES, RowsStep
 from cook.steps.trace import Trace, given_trace
 from cook.trace.compatible import require_one_vocabulary, require_target
 from cook.trace.session import prompts_digest, sha256
@@ -298,15 +298,18 @@ def lay_forecast(
     if not heads:
         return plan
     rows = RowsStep(engine, target, target_args, trace)
+    streams = (rows.predicted_bytes() or 0) > MOST_BYTES
     lengths = [one.n_max for one in plan.settings]
+    first = [draft.after.settings.longest for draft in heads if draft.after is not None]
     floor = min((one.p_min for one in plan.settings if one.p_min), default=0.0)
-    widths, outputs = widths_for(lengths), rows_for(engine, target_args, lengths)
+    verified = [*lengths, *first]
+    widths, outputs = widths_for(verified), rows_for(engine, target_args, verified)
 
     def of_head(draft: DraftPlan, kind: str | None) -> HeadForecast:
         args = engine.as_draft(_draft_args(score, kind), target_args, score.context)
         label = f"{draft.name} kv={kind}" if len(score.draft.cache_types) > 1 else draft.name
         model = (engine, label, draft.model, trace)
-        replay = HeadReplayStep(*model, rows, args, max(lengths), floor)
+        replay = HeadReplayStep(*model, rows, args, max(lengths), floor, streams)
         curve = CurveStep(*model, args, False, widths, head=True)
         return HeadForecast(draft, kind, replay, curve)
 
@@ -337,8 +340,6 @@ def why_live_only(engine: Engine, draft: DraftPlan) -> str | None:
     if head.kind is not HeadKind.MTP or len(head.blocks) > 1:
         layers = f" of {len(head.blocks)} layers" if head.blocks else ""
         return f"{head.what}{layers} is not replayed"
-    if draft.after is not None:
-        return "a head behind n-grams is not replayed"
     try:
         known = "context.ctx_type" in parameter_names(locate(engine))
     except PrerequisiteError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.ngram_settings import NgramSettings
 from cook.formats.heads import Head
+from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
@@ -177,7 +178,9 @@ class Layout:
         plan, target, settings = self.forecast, self.target, key.settings
         if plan is None or target is None or draft is None or settings is None:
             return Checks(compare=compare)
-        if key.ngram is not None or draft.head is not None:
+        follows = self.engine.flavour == Flavour.LLAMA_CPP  # the worker drives the heads of that
+        heads = {head.draft.name for head in plan.heads if follows}
+        if key.ngram is not None or (draft.head is not None and draft.name not in heads):
             return Checks(compare=compare)
         counts = SelfCheckStep(
             engine=self.engine,
@@ -306,6 +309,10 @@ class ForecastPlan:
     def every(self) -> tuple[DraftForecast | HeadForecast, ...]:
         """Drafts, models and heads."""
         return (*self.drafts, *self.heads)
+
+    def target_of(self, draft: DraftForecast | HeadForecast) -> CurveStep | None:
+        """The target's curve in the server of ``draft``."""
+        return self.with_rows if isinstance(draft, HeadForecast) else self.verify
 
     def curves(self) -> Iterator[CurveStep]:
         """Everything that is timed, one after the other."""

@@ -20,7 +20,7 @@ from cook.graph.execute import Executor, Outcomes
 from cook.job.decide import Decision
 from cook.job.drafts import why_not
 from cook.job.forecast import Forecaster
-from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
+from cook.job.layout import Configuration, DraftForecast, ForecastPlan, HeadForecast, Layout
 from cook.record.measured import SlotSpeed
 from cook.record.record import Excluded
 from cook.scoring.batch_curve import BatchCurve
@@ -45,7 +45,7 @@ class SlotPlan:
     ``plain`` is no draft's target, the same as ``verify`` where it runs with the same arguments.
     """
 
-    draft: DraftForecast
+    draft: DraftForecast | HeadForecast
     slots: tuple[int, ...]
     verify: SlotCurveStep
     plain: SlotCurveStep
@@ -56,15 +56,18 @@ class SlotPlan:
         yield from dict.fromkeys((self.verify, self.plain, self.drafting))
 
 
-def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) -> SlotPlan:
+def slot_plan(
+    plan: ForecastPlan, draft: DraftForecast | HeadForecast, slots: Sequence[int]
+) -> SlotPlan:
     """InputError where nothing is timed, or the widest step of ``slots`` exceeds the batch."""
-    if plan.verify is None or plan.plain is None or draft.curve is None:
+    target = plan.target_of(draft)
+    if target is None or plan.plain is None or draft.curve is None:
         raise InputError(
             "slots need the times of target and draft, measured here",
             hint="cook predict: give the target (--target), and no --draft-ms",
         )
     widths = widths_for(s.n_max for s in plan.settings)
-    batch = plan.verify.args.batch or BATCH
+    batch = target.args.batch or BATCH
     require_room(max(slots), widths[-1] - 1, batch)
     sequences = sequences_for(slots)
 
@@ -73,14 +76,16 @@ def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) ->
             *(curve.engine, curve.name, curve.model, curve.trace, curve.args, curve.verifies),
             widths=widths,
             sequences=sequences,
+            head=curve.head,
+            gives_rows=curve.gives_rows,
         )
 
-    verify = by_slots(plan.verify, widths)
+    verify = by_slots(target, widths)
     return SlotPlan(
         draft=draft,
         slots=tuple(slots),
         verify=verify,
-        plain=verify if plan.plain == plan.verify else by_slots(plan.plain, (1,)),
+        plain=verify if plan.plain == target else by_slots(plan.plain, (1,)),
         drafting=by_slots(draft.curve, widths),
     )
 
@@ -142,7 +147,10 @@ class SlotForecaster:
         if settings is None:
             timings, target = one.baseline_timings(), self._curves(plan.plain, one.plan.plain)
         else:
-            timings, target = one.timings(plan.draft), self._curves(plan.verify, one.plan.verify)
+            timings, target = (
+                one.timings(plan.draft),
+                self._curves(plan.verify, one.plan.target_of(plan.draft)),
+            )
             draft = self._curves(plan.drafting, plan.draft.curve)
         if timings is None or target is None or (settings is not None and draft is None):
             return None
@@ -273,7 +281,7 @@ def _factor(decision: Decision, engine: str) -> float:
 
 def _drafting(
     layouts: Sequence[Layout], decision: Decision
-) -> tuple[Layout, DraftForecast, DraftSettings] | None:
+) -> tuple[Layout, DraftForecast | HeadForecast, DraftSettings] | None:
     """The pick, or else the best draft, where an engine drafts with several slots."""
     able = {m.engine.name: m for m in layouts if m.engine.flavour is Flavour.LLAMA_CPP}
     keys = (decision.pick, *decision.ranking)
@@ -281,14 +289,14 @@ def _drafting(
         if key is None or key.ngram is not None or key.settings is None or key.engine not in able:
             continue
         plan = able[key.engine].forecast
-        for draft in plan.drafts if plan is not None else ():
+        for draft in plan.every if plan is not None else ():
             if plan is not None and plan.is_of(draft, key):
                 return able[key.engine], draft, key.settings
     return None
 
 
 def _configuration(
-    layout: Layout, draft: DraftForecast, settings: DraftSettings | None
+    layout: Layout, draft: DraftForecast | HeadForecast, settings: DraftSettings | None
 ) -> Configuration:
     assert layout.forecast is not None, "asked before"
     assert layout.baseline is not None, "asked before"

@@ -57,8 +57,7 @@ class TimedPlan:
         no times are asked for."""
         if not self.priced:
             return UNPRICED
-        head = isinstance(draft, HeadForecast)
-        step = self.plan.with_rows if head else self.plan.verify
+        step = self.plan.target_of(draft)
         target, mine = self.curve(step), self.curve(draft.curve)
         verify = target.batches if target is not None else self.verify
         batches = mine.batches if mine is not None else self.draft

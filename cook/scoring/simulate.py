@@ -305,7 +305,7 @@ class _Loop:
     def run(self) -> Simulation:
         p, rules, setting = self.p, self.rules, self.setting
         runs, next_eog, n = self.runs, p.next_eog, p.reply
-        n_max, n_min = setting.n_max, setting.n_min
+        n_max, n_min = setting.n_max, 0 if rules.mirrors and p.chains else setting.n_min
         far = 1 << 60
         most, least = n_max, n_min
         if self.first is not None:
@@ -364,8 +364,8 @@ class _Loop:
             confidence = self.p.chains[1][i]
             if most > len(confidence):
                 raise InputError(f"drafts of {most} tokens, and replayed were {len(confidence)}")
-            below = np.nonzero(confidence[:most] < np.float32(self.p_min))[0]
-            return (int(below[0]), int(below[0]) + 1) if len(below) else (most, most)
+            got = next((k for k in range(most) if confidence[k] < np.float32(self.p_min)), most)
+            return got if got >= self.setting.n_min else 0, min(got + 1, most)  # before it is cut
         if self.low is None:
             return most, most
         stop = self.low[i]

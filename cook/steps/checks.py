@@ -30,6 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,9 +38,9 @@ import numpy as np
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
-from cook.engines.worker.loading import model_load
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.messages import ModelInfo, Replay
-from cook.engines.worker.worker import Worker
+from cook.engines.worker.worker import Tokens, Worker
 from cook.errors import PrerequisiteError, StepError
 from cook.formats.arrays import Floats32, Ids
 from cook.formats.sampling import Sampling
@@ -49,8 +50,10 @@ from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.live_checks import NEAR_TIE_GAP, LiveReply, check_counts
-from cook.scoring.simulate import Profile
+from cook.scoring.simulate import Profile, simulate
 from cook.steps.deal import Dealt
+from cook.steps.head_replay import WAVE, head_positions
+from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
 from cook.steps.trace import Trace, read_trace
@@ -58,6 +61,7 @@ from cook.steps.work import (
     CHUNK_TOKENS,
     TOKENS_A_CYCLE,
     computed_bytes,
+    head_bytes,
     model_bytes,
     prompt_tokens,
     read_bytes,
@@ -129,15 +133,22 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         size = model_bytes(self.draft)
         if size is None:
             return None
-        requests = min(REQUESTS, len(self.live.prompts))
+        requests, width = min(REQUESTS, len(self.live.prompts)), self.settings.n_max + 1
         cycles = requests * self.live.live.max_tokens / TOKENS_A_CYCLE
-        tokens = cycles * (self.settings.n_max + 1)
-        computed = requests * CHUNK_TOKENS * computed_bytes(self.draft)
-        return Cost((), tokens * read_bytes(self.draft), tokens, computed, memory_bytes=size)
+        tokens, read_tokens = cycles * width, requests * CHUNK_TOKENS
+        read, computed = tokens * read_bytes(self.draft), read_tokens * computed_bytes(self.draft)
+        if self.live.live.head is not None:
+            target = self.live.live.target
+            size += model_bytes(target) or 0.0
+            read = tokens * head_bytes(self.draft) + cycles * read_bytes(target) * wide(width)
+            computed = 2 * read_tokens * computed_bytes(target)
+        return Cost((), read, tokens, computed, memory_bytes=size)
 
     def run(self, bench: Workbench) -> SelfCheckOutcome:
         trace = read_trace(bench, self.trace)
         recorded = {reply.head.id: reply for reply in trace}
+        if self.live.live.head is not None:
+            return self._of_head(bench, recorded)
         runs = [run for run in self.live.read(bench) if run.id in recorded]
         path = model_path(bench, self.draft)
         load = model_load(self.engine, path, self.args, self.live.live.context)
@@ -168,6 +179,93 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
                 context=self.live.live.context,
             )
         return replace(found, passed_over=len(runs) - len(replies))
+
+    def _of_head(self, bench: Workbench, recorded: Mapping[str, Reply]) -> SelfCheckOutcome:
+        """Each server from its first line on: a request begins on what the one before left."""
+        live, settings, path = self.live.live, self.settings, model_path(bench, self.draft)
+        target = model_load(
+            *(self.engine, model_path(bench, live.target), live.target_args, live.context),
+            outputs=settings.n_max + 1,
+        )
+        head = partial(head_load, self.engine, path, self.args, live.context)
+        seen: list[tuple[LiveRequest, PromptRun, Floats32 | None]] = []
+        exact = 0
+        totals = np.zeros((2, 2), dtype=np.int64)
+        with bench.workers.loaded(self.engine, replace(target, gives_rows=True)) as (worker, info):
+            context = min(live.context, info.context_train)
+            worker.load(head(0, settings.n_max), beside=True)
+            for outcome in self.live.stored(bench):
+                row: Floats32 | None = None
+                for request in requests_of(outcome, recorded, live.max_tokens):
+                    if len(seen) == REQUESTS:
+                        break
+                    before, run = row, request.run
+                    counts, row = worker.live_shapes_head(
+                        request.prompt,
+                        request.tokens,
+                        before=before,
+                        settings=settings,
+                        n_predict=request.n_predict,
+                        server_context=context,
+                    )
+                    if run is not None:
+                        seen.append((request, run, before))
+                        exact += counts == (run.draft_n or 0, run.draft_n_accepted or 0)
+            worker.load(head(WAVE, settings.n_max), beside=True)
+            for request, run, before in seen:
+                rows = worker.rows(request.prompt, request.tokens)
+                found = worker.replay_head(
+                    *(request.prompt, request.tokens, rows),
+                    before=before,
+                    depth=settings.n_max,
+                    floor=settings.p_min,
+                )
+                positions = head_positions(
+                    found,
+                    np.array(request.tokens, np.int32),
+                    prompt=len(request.prompt),
+                    reply=len(request.tokens),
+                    eog=info.eog,
+                    rollout_floor=settings.p_min,
+                    n_predict=request.n_predict,
+                    context=context,
+                )
+                ours = simulate(positions, settings, self.profile)
+                totals += [
+                    (run.draft_n or 0, run.draft_n_accepted or 0),
+                    (ours.draft_n, ours.draft_n_accepted),
+                ]
+        return SelfCheckOutcome(len(seen), exact, *totals.ravel().tolist())
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """What a server was asked, up to ``n_predict`` tokens, and said; ``run`` is what it counted,
+    None where that was not kept."""
+
+    prompt: Tokens
+    tokens: tuple[int, ...]
+    n_predict: int
+    run: PromptRun | None = None
+
+
+def requests_of(
+    outcome: LiveOutcome, recorded: Mapping[str, Reply], max_tokens: int
+) -> Iterator[LiveRequest]:
+    """Everything that one server answered, in its order, as far as that is known.
+
+    A prompt that was dealt twice got the same reply twice; the counts of one are kept.
+    """
+    if outcome.warm_up is None:
+        return
+    yield LiveRequest(*outcome.warm_up, WARM_UP_TOKENS)
+    runs = {run.id: run for run in outcome.runs}
+    for order, id in outcome.asked:
+        run = runs[id]
+        if id not in recorded or run.tokens is None:
+            return
+        kept = run if run.order == order else None
+        yield LiveRequest(recorded[id].prompt, run.tokens, max_tokens, kept)
 
 
 def emitted_tokens(

@@ -510,6 +510,9 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
     """
 
     sequences: tuple[int, ...]
+    head: bool = False
+    gives_rows: bool = False
+    """As those of :class:`CurveStep`."""
 
     kind: ClassVar[str] = "slot-curve"
 
@@ -519,14 +522,16 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
         return f"{what} {self.name} by slots, up to {self.sequences[-1]} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {**super().params(), "sequences": list(self.sequences)}
+        heads = {n: True for n in ("head", "gives_rows") if getattr(self, n)}
+        return {**super().params(), "sequences": list(self.sequences), **heads}
 
     def cost(self) -> Cost | None:
         """Batches of every width and number of slots at two depths."""
         size = model_bytes(self.model)
         if size is None:
             return None
-        each, lengths = read_bytes(self.model), self.trace.prompt_tokens()
+        each = head_bytes(self.model) if self.head else read_bytes(self.model)
+        lengths = self.trace.prompt_tokens()
         batches = 2 * WINDOWS * repeats_of(each)
         sizes = [wide(slots * width) for slots in self.sequences for width in self.widths]
         depth = self.sequences[-1] * (min(lengths) + max(lengths) + self.trace.max_tokens)
@@ -543,16 +548,14 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
         least = min(head.prompt_tokens for head in trace.heads)
         deepest = max(head.prompt_tokens + head.tokens for head in trace.heads)
         depths = tuple(sorted({least, max(deepest, least + 1)}))
-        beyond = max(self.widths)
-        load = model_load(
-            self.engine,
-            model_path(bench, self.model),
-            self.args,
-            trace.header.context,
-            beyond=beyond,
-            outputs=beyond if self.verifies else 1,
-            slots=self.sequences[-1],
-        )
+        beyond, slots = max(self.widths), self.sequences[-1]
+        place = (self.engine, model_path(bench, self.model), self.args, trace.header.context)
+        if self.head:
+            load = head_load(*place, depth=beyond, slots=slots)
+        else:
+            outputs = beyond if self.verifies else 1
+            load = model_load(*place, beyond=beyond, outputs=outputs, slots=slots)
+            load = replace(load, gives_rows=self.gives_rows)
         with bench.workers.loaded(self.engine, load) as (worker, _):
             watch = _watch(worker)
             rows = []

@@ -202,10 +202,14 @@ class Dealt:
                 if one.outcome is not None:
                     yield one.outcome
 
+    def stored(self, bench: Workbench) -> Iterator[LiveOutcome]:
+        """Of every block in which it ran, as stored."""
+        return self.outcomes(lambda step: decode(step, bench.artifact(step)))
+
     def read(self, bench: Workbench) -> list[PromptRun]:
         """Its requests, from the stored blocks; of a prompt that came twice the first."""
         runs: dict[str, PromptRun] = {}
-        for outcome in self.outcomes(lambda step: decode(step, bench.artifact(step))):
+        for outcome in self.stored(bench):
             runs = {run.id: run for run in outcome.runs} | runs
         return list(runs.values())
 
@@ -220,6 +224,7 @@ class _Seat:
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     load_seconds: float = 0.0
     runs: dict[str, PromptRun] = field(default_factory=dict)
+    asked: list[tuple[int, str]] = field(default_factory=list)
     failure: str | None = None
 
     def open(self, bench: Workbench) -> None:
@@ -232,7 +237,8 @@ class _Seat:
             self.warmed = server.complete(WARM_UP, WARM_UP_TOKENS, temperature=0.0, seed=1)
             if self.step.head is not None:  # a model that drafts little may begin with nothing
                 self.step.require_drafting([self.warmed])
-            if self.step.ngram is not None and self.warmed.tokens is not None:
+            remembers = self.step.ngram is not None or self.step.head is not None
+            if remembers and self.warmed.tokens is not None:
                 self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
         except StepError as error:
             self.failed(error)
@@ -258,7 +264,8 @@ class _Seat:
         cores = sum(known) / len(known) if known else None
         seen = (runs, self.load_seconds, cores)
         try:
-            return DealtServer(self.step.outcome(self.server, *seen, warm_up=self.warm_up))
+            found = self.step.outcome(self.server, *seen, warm_up=self.warm_up, asked=self.asked)
+            return DealtServer(found)
         except StepError as error:
             return DealtServer(None, error.message)
 
@@ -320,7 +327,8 @@ class _Block:
                 if parting:
                     tokens = seat.step.parting_tokens
                     seat.server.complete(WARM_UP, tokens, temperature=0.0, seed=1)
-                seat.runs[prompt.id] = self._ask(seats, seat, prompt)
+                seat.runs[prompt.id] = run = self._ask(seats, seat, prompt)
+                seat.asked.append((run.order, prompt.id))
             except StepError as error:
                 seat.failed(error)
 

@@ -7,7 +7,7 @@ One pass and short branches give all draft lengths and every p_min
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,8 @@ from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import head_load
 from cook.engines.worker.messages import HeadReplay
 from cook.errors import StepError
-from cook.formats.trace_file import Reply, ReplyHead, TraceFile
+from cook.formats.arrays import Ids
+from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.graph.store import Artifact
@@ -24,7 +25,7 @@ from cook.scoring.simulate import Positions
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
 from cook.steps.replay import reply_ends
-from cook.steps.target_rows import RowsStep, read_rows
+from cook.steps.target_rows import RowsStep, read_rows, rows_of
 from cook.steps.trace import TRACE_FILE, Trace, read_trace
 from cook.steps.work import head_bytes, model_bytes
 
@@ -70,6 +71,8 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
     args: ModelArgs
     depth: int
     floor: float = 0.0
+    streams: bool = False
+    """The target is in memory as well, and what it gives is not kept: ``rows`` says how."""
 
     kind: ClassVar[str] = "head-replay"
     phase: ClassVar[str] = Phase.REPLAY
@@ -81,7 +84,12 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         numbers = {"ubatch": self.args.ubatch, "depth": self.depth, "floor": self.floor}
-        return {**self.args.numerics(), **numbers, "wave": WAVE}
+        streamed = {"rows": dict(self.rows.params())} if self.streams else {}
+        return {**self.args.numerics(), **numbers, "wave": WAVE, **streamed}
+
+    def inputs(self) -> Mapping[str, Input]:
+        found = super().inputs()
+        return {**found, "rows": self.rows.target} if self.streams else found
 
     def cost(self) -> Cost | None:
         held = model_bytes(self.draft)
@@ -89,7 +97,13 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
             return None
         each, tokens = head_bytes(self.draft), self.trace.tokens
         read = sum(self.trace.prompt_tokens()) + 2 * tokens
-        return Cost((held,), decodes=2 * tokens / WAVE, computed_bytes=read * each)
+        cost = Cost((held,), decodes=2 * tokens / WAVE, computed_bytes=read * each)
+        target = self.rows.cost() if self.streams else None
+        if target is None:
+            return cost
+        both = (*target.loads, held)
+        computed = cost.computed_bytes + target.computed_bytes
+        return replace(cost, loads=both, computed_bytes=computed, memory_bytes=sum(both))
 
     def run(self, bench: Workbench) -> HeadReplayOutcome:
         trace, before = read_trace(bench, self.trace), None
@@ -97,10 +111,13 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         drafts = right = spent_ns = 0
         path, context = model_path(bench, self.draft), trace.header.context
         load = head_load(self.engine, path, self.args, context, WAVE, self.depth)
-        with bench.workers.loaded(self.engine, load) as (worker, _):
-            for index, (reply, rows) in enumerate(
-                zip(trace, read_rows(bench, self.rows), strict=True)
-            ):
+        first = self.rows.load(bench, context) if self.streams else load
+        with bench.workers.loaded(self.engine, first) as (worker, _):
+            if self.streams:
+                worker.load(load, beside=True)
+            streamed = (rows_of(worker, reply).astype(np.float32) for reply in trace)
+            kept = streamed if self.streams else read_rows(bench, self.rows)
+            for index, (reply, rows) in enumerate(zip(trace, kept, strict=True)):
                 found = worker.replay_head(
                     reply.prompt,
                     reply.tokens,
@@ -131,35 +148,43 @@ def head_replies(
     with np.load(replay.file(HEAD_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(recorded):
             tokens, confidence = (arrays[f"{index}.{name}"] for name in ("tokens", "confidence"))
-            found = HeadReplay(tokens, confidence, replay_ns=0)
             yield (
                 reply.head,
                 head_positions(
-                    recorded, reply, found, step.floor, n_predict=n_predict, context=context
+                    HeadReplay(tokens, confidence, replay_ns=0),
+                    reply.tokens,
+                    prompt=reply.head.prompt_tokens,
+                    reply=reply.head.emitted,
+                    eog=reply_ends(recorded, reply),
+                    rollout_floor=step.floor,
+                    n_predict=n_predict,
+                    context=context,
                 ),
             )
 
 
 def head_positions(
-    trace: TraceFile,
-    reply: Reply,
     found: HeadReplay,
-    floor: float,
+    emitted: Ids,
     *,
+    prompt: int,
+    reply: int,
+    eog: frozenset[int],
+    rollout_floor: float,
     n_predict: int,
     context: int,
 ) -> Positions:
-    """One replayed reply as the simulator sees it."""
+    """The simulator's view of one replayed reply, as :func:`cook.scoring.simulate.positions_of`."""
     depth = found.tokens.shape[1]
-    ahead = np.concatenate([reply.tokens, np.full(depth, -2)])  # which no head guesses
-    text = np.lib.stride_tricks.sliding_window_view(ahead, depth)[: len(reply.tokens)]
+    ahead = np.concatenate([emitted, np.full(depth, -2)])  # which no head guesses
+    text = np.lib.stride_tricks.sliding_window_view(ahead, depth)[: len(emitted)]
     right = np.cumprod(found.tokens == text, axis=1).sum(axis=1)
     return Positions(
-        prompt=reply.head.prompt_tokens,
-        reply=reply.head.emitted,
+        prompt=prompt,
+        reply=reply,
         match=right > 0,
-        eog=np.isin(reply.tokens, list(reply_ends(trace, reply))),
-        rollout_floor=floor,
+        eog=np.isin(emitted, list(eog)),
+        rollout_floor=rollout_floor,
         n_predict=n_predict,
         context=context,
         chains=(right, found.confidence),

@@ -137,6 +137,9 @@ class LiveOutcome(Timed):
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Prompt and reply that the server was warmed up with, where it drafts from what it has
     seen; None where that does not matter, or the engine does not report it."""
+    asked: tuple[tuple[int, str], ...] = ()
+    """``order`` and prompt of everything that it was asked then, where it was warmed up so: of a
+    prompt that was dealt again one of the two is in ``runs``."""
     busy_s: float | None = None
     """From the first request to the last answer, where the clients of all slots ask at once."""
 
@@ -354,6 +357,7 @@ class LiveStep(Step[LiveOutcome]):
         others_cores: float | None,
         *,
         warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+        asked: Sequence[tuple[int, str]] = (),
         busy_s: float | None = None,
     ) -> LiveOutcome:
         """``runs`` of ``server``, which has ended. StepError where it drafted nothing: both engines
@@ -370,5 +374,6 @@ class LiveStep(Step[LiveOutcome]):
             others_cores=others_cores,
             log=server.log.parent.name,
             warm_up=warm_up,
+            asked=tuple(asked) if warm_up is not None else (),
             busy_s=busy_s,
         )

@@ -8,12 +8,16 @@ from typing import ClassVar
 from zipfile import ZipFile
 
 import numpy as np
+import numpy.typing as npt
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.arrays import Floats32
 from cook.formats.gguf import header_if_there
+from cook.formats.trace_file import Reply
 from cook.graph.cost import Cost
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.steps.made_model import model_path
@@ -69,17 +73,20 @@ class RowsStep(Step[RowsOutcome]):
         tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens
         return round(ROW_BYTES * tokens * width) if width else None
 
+    def load(self, bench: Workbench, context: int) -> ModelLoad:
+        """The target as it gives its rows."""
+        return model_load(self.engine, model_path(bench, self.target), self.args, context)
+
     def run(self, bench: Workbench) -> RowsOutcome:
         trace, done = read_trace(bench, self.trace), 0
         tokens = sum(head.prompt_tokens + head.tokens - 1 for head in trace.heads)
-        path, context = model_path(bench, self.target), trace.header.context
-        load = model_load(self.engine, path, self.args, context)
+        load = self.load(bench, trace.header.context)
         with (
             bench.workers.loaded(self.engine, load) as (worker, _),
             ZipFile(bench.directory / ROWS_FILE, "w") as file,  # as np.savez, an array at a time
         ):
             for index, reply in enumerate(trace):
-                rows = worker.rows(reply.prompt, reply.tokens).astype(np.float16)
+                rows = rows_of(worker, reply)
                 width = rows.shape[1]
                 if (needed := ROW_BYTES * tokens * width) > MOST_BYTES:
                     raise StepError(
@@ -87,13 +94,19 @@ class RowsStep(Step[RowsOutcome]):
                         f"{size(MOST_BYTES)} are kept",
                         hint="fewer prompts (`score.limit`), or `score: {method: live}`",
                     )
-                if not np.isfinite(rows).all():
-                    raise StepError(f"{self.label}: they hold numbers beyond f16")
                 with file.open(f"{index}.npy", "w", force_zip64=True) as array:
                     np.lib.format.write_array(array, rows, allow_pickle=False)
                 done += len(rows)
                 bench.advance(done / tokens)
         return RowsOutcome(tokens, width)
+
+
+def rows_of(worker: Worker, reply: Reply) -> npt.NDArray[np.float16]:
+    """The rows of ``reply`` as they are kept. StepError where they do not fit f16."""
+    rows = worker.rows(reply.prompt, reply.tokens).astype(np.float16)
+    if not np.isfinite(rows).all():
+        raise StepError("the target's hidden states hold numbers beyond f16")
+    return rows
 
 
 def read_rows(bench: Workbench, step: RowsStep) -> Iterator[Floats32]:

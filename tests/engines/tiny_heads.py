@@ -19,7 +19,8 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 
 
 def write_tiny_heads(folder: Path) -> Path:
-    """`whole.gguf`, `trunk.gguf`, and heads alone: `head.gguf`, `head-q8_0.gguf`, `zeroed.gguf`."""
+    """`whole.gguf`, `trunk.gguf`, and heads alone: `head.gguf`, `head-q8_0.gguf`, and broken ones,
+    `zeroed.gguf` and `foreign.gguf`, with the block of another model."""
     rng = np.random.default_rng(7)
     embeddings = rng.standard_normal((VOCAB, WIDTH)).astype(np.float32)
     embeddings /= np.sqrt((embeddings**2).mean(1, keepdims=True))
@@ -50,6 +51,8 @@ def write_tiny_heads(folder: Path) -> Path:
         top,
         {2: head | {"nextn.eh_proj.weight": np.zeros((WIDTH, 2 * WIDTH), np.float32)}},
     )
+    foreign = _block(np.random.default_rng(8), 1.0)
+    _write(folder / "foreign.gguf", top, {2: head | foreign})
     return folder
 
 

@@ -227,8 +227,9 @@ def test_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
 
 
 def mainline_head(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
-    """common_speculative_impl_draft_mtp of 0c1e570: n_max tokens are drafted whatever fits, and
-    what has a confidence below p_min is not. Its own words are its draft's, never the text's."""
+    """common_speculative_impl_draft_mtp of 0c1e570: n_max tokens are drafted whatever fits, n_min
+    is looked at before that is cut to what fits, and what has a confidence below p_min is no part
+    of it. Its own words are its draft's, never the text's."""
     counts, i = Counts(), 1
     n = reply_length(case.text, n_predict)
     while i < n:
@@ -240,9 +241,9 @@ def mainline_head(case: Case, s: DraftSettings, n_predict: int, context: int) ->
             if confidence < s.p_min:
                 break
             draft.append(token)
-        draft = draft[: max(room, 0)]
         if len(draft) < s.n_min:
             draft = []
+        draft = draft[: max(room, 0)]
         j = verify(case, i, draft, eog_break=True)
         counts.draft_n += len(draft)
         counts.accepted += j

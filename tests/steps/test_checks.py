@@ -11,31 +11,40 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cook.engines.base import Engine, ModelArgs
+from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
+from cook.formats.heads import HeadKind
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.graph.step import Source, source
 from cook.prompts.prompt_set import Prompt
 from cook.record.outcomes import Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.simulate import Profile
 from cook.steps import checks
 from cook.steps.checks import (
     CONTROLLED,
     MIN_REPLY_TOKENS,
     REPLIES,
+    REQUESTS,
     CompareStep,
     ControlStep,
+    LiveRequest,
     Seen,
+    SelfCheckStep,
     _changes_its_mind,
     _chosen,
     emitted_tokens,
+    requests_of,
 )
+from cook.steps.deal import DealStep, Dealt
+from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.trace import TraceStep
 from cook.trace.chain import Draws
-from tests.workbench import run
+from tests.engines.tiny_heads import write_tiny_heads
+from tests.workbench import live_step, run
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
@@ -72,6 +81,7 @@ def emitted(
 @dataclass(frozen=True)
 class Recorded:
     tokens: Any
+    prompt: tuple[int, ...] = ()
 
 
 def test_the_servers_own_come_first() -> None:
@@ -103,6 +113,63 @@ def test_a_text_of_its_own_is_tokenized_where_that_leaves_no_doubt() -> None:
 def test_passed(requests: int, exact: int, passed: bool) -> None:
     assert SelfCheckOutcome(requests, exact, 9, 5, 9, 5).passed is passed
     assert not SelfCheckOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed
+
+
+def test_a_server_is_followed_from_its_first_line_on() -> None:
+    """Of a prompt that was dealt twice both are read, and the counts of one are known."""
+    kept = {"a": 7, "b": 2, "lost": 8}
+    runs = [replace(live("", 3), id=id, tokens=(1, 2, 3), order=n) for id, n in kept.items()]
+    found = LiveOutcome(tuple(runs), 0.0, 0, (), None, warm_up=((5, 6), (7,)))
+    asked = ((1, "a"), (2, "b"), (7, "a"), (8, "lost"), (9, "a"))
+    texts = {id: Recorded(None, prompt=(4,)) for id in "ab"}
+    seen = list(requests_of(replace(found, asked=asked), cast(Any, texts), 40))
+    assert seen[0] == LiveRequest((5, 6), (7,), WARM_UP_TOKENS)
+    assert [(r.prompt, r.tokens, r.n_predict) for r in seen[1:]] == [((4,), (1, 2, 3), 40)] * 3
+    assert [r.run.order if r.run else None for r in seen[1:]] == [None, 2, 7]
+    assert not list(requests_of(replace(found, warm_up=None), cast(Any, texts), 40))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("head", ["head", "head-q8_0", "whole"])
+def test_every_request_of_a_head_is_recounted(bundled: Engine, head: str, tmp_path: Path) -> None:
+    """At every length and p_min, one server each; `whole` is the head inside of the target."""
+    folder = write_tiny_heads(tmp_path)
+    base = source([folder / ("whole.gguf" if head == "whole" else "trunk.gguf")])
+    live = live_step(
+        bundled,
+        DraftSettings(1),
+        target=base,
+        draft=source([folder / f"{head}.gguf"]),
+        head=HeadKind.MTP,
+        prompts=tuple(Prompt(f"p{i}", "text", f"Say {i * i}, then {i}:", "pick") for i in range(9)),
+        max_tokens=32,
+    )
+    settings = [DraftSettings(n, 0, p) for n in (1, 2, 4, 8) for p in (0.0, 0.5)]
+    servers = tuple(replace(live, name=str(one), settings=one) for one in settings)
+    deal = DealStep(servers, 0, together=False)
+    trace = TraceStep(
+        *(bundled, base, live.target_args, live.context, live.prompts, live.max_tokens),
+        *(Sampling(),),
+        chat=False,
+    )
+    assert live.draft is not None
+    args = bundled.as_draft(live.draft_args, live.target_args, live.context)
+    recounts = [
+        SelfCheckStep(
+            *(bundled, server.name, live.draft, args, one, Profile.MAINLINE_2026_10, trace),
+            live=Dealt((deal,), server.name),
+        )
+        for server, one in zip(servers, settings, strict=True)
+    ]
+    outcomes = run(tmp_path, trace, deal, *recounts, threads=1)
+    assert not outcomes.failures
+    for recount in recounts:
+        found = outcomes.result(recount)
+        assert found is not None
+        assert (found.requests, found.exact) == (REQUESTS, REQUESTS)
+        assert found.passed
+        replayed = found.replay_accepted / found.replay_drafted
+        assert replayed == pytest.approx(found.live_accepted / found.live_drafted, abs=0.02)
 
 
 FOUND = Difference("p", 3, 40, 7, 8, 0.02, None)

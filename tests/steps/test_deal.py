@@ -14,12 +14,13 @@ from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.server_api import Completion
 from cook.errors import StepError
+from cook.formats.heads import HeadKind
 from cook.graph.step import Workbench
 from cook.prompts.prompt_set import load_prompts
 from cook.provenance import machine
 from cook.steps import deal
 from cook.steps.deal import DealOutcome, DealStep
-from cook.steps.live import WARM_UP
+from cook.steps.live import WARM_UP, LiveStep
 from tests.workbench import live_step, workbench
 
 PROMPTS = load_prompts("demo").prompts[:6]
@@ -298,6 +299,26 @@ def test_a_server_that_remembers_text_is_dealt_no_prompt_twice(
     learned = outcome.dealt[-1].outcome
     assert learned.warm_up is not None, "what it had seen before the first prompt"
     assert outcome.dealt[0].outcome.warm_up is None
+
+
+def test_a_server_with_a_head_knows_everything_that_it_was_asked(
+    step: DealStep, bench: Workbench, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft of its next request begins on what it had read last."""
+    *others, last = step.servers
+    monkeypatch.setattr(LiveStep, "require_drafting", lambda *_: None)
+    farm.busy = dict.fromkeys(range(4, 8), 0.6)  # the second prompt, which is dealt again
+    outcome = replace(step, servers=(*others, replace(last, head=HeadKind.MTP))).run(bench)
+    bare, found = outcome.dealt[0].outcome, outcome.dealt[-1].outcome
+    assert found is not None
+    assert found.warm_up is not None
+    assert [id for _, id in found.asked] == farm.of("n_max=8")
+    assert [id for _, id in found.asked] == [*(p.id for p in PROMPTS), PROMPTS[1].id]
+    kept = {(run.order, run.id) for run in found.runs}
+    assert kept < set(found.asked)
+    assert next(run.order for run in found.runs if run.id == PROMPTS[1].id) == found.asked[-1][0]
+    assert bare is not None
+    assert bare.asked == (), "what remembers nothing says nothing of it"
 
 
 def test_all_are_parted_where_one_needs_it(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import time
@@ -14,20 +16,55 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.errors import StepError
+from cook.formats.heads import HeadKind
 from cook.formats.sampling import Sampling
-from cook.graph.step import Workbench
+from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps import live
 from cook.steps.deal import DealStep
 from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch
+from tests.conftest import STANDINS
 from tests.workbench import live_step, workbench
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
+
+
+HEADS: dict[str, Any] = json.loads((STANDINS / "heads.json").read_text())
+"""What real servers of both engines wrote and answered where a head did not draft, the last lines:
+llama.cpp 0c1e570, ik_llama.cpp 8337e4cd; those that serve on as a build may that drops it."""
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_a_head_that_does_not_draft_is_an_error_before_the_first_prompt(
+    case: str, standin_engine: Callable[..., Any], tiny_model: Path, tmp_path: Path
+) -> None:
+    """Next to no draft, which runs: none of them becomes a second run without a draft."""
+    found = HEADS[case]
+    fault = {"tool": "server", "fault": "recorded_server", "when": "--spec-type", **found}
+    plain = {**fault, "when": "", "log": "", "speculative": False}
+    for name in ("status", "signal", "types", "counts"):
+        plain.pop(name, None)
+    engine = standin_engine(flavour=found["flavour"], faults=[fault, plain])
+    target, first = source([tiny_model]), found.get("first")
+    bare = live_step(engine, target=target, draft=None, max_tokens=16)
+    head = replace(
+        bare,
+        name="head",
+        draft=target,
+        settings=DraftSettings(2),
+        head=HeadKind.MTP,
+        ngram=NgramSettings(NgramType(first)) if first else None,
+    )
+    dealt = DealStep((bare, head), 0, together=True).run(workbench(tmp_path)).dealt
+    assert dealt[0].outcome is not None, dealt[0].failure
+    assert dealt[1].outcome is None
+    assert re.search(found["message"], dealt[1].failure or "")
 
 
 @pytest.mark.ik

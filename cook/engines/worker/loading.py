@@ -82,16 +82,24 @@ _MTP = 1
 
 
 def head_load(
-    engine: Engine, path: Path, args: ModelArgs, context: int, branches: int = 0, depth: int = 1
+    engine: Engine,
+    path: Path,
+    args: ModelArgs,
+    context: int,
+    branches: int = 0,
+    depth: int = 1,
+    slots: int = 1,
 ) -> ModelLoad:
-    """The head in ``path`` as its server runs it, with room for so many ``branches`` of ``depth``
-    tokens. PrerequisiteError, as by :func:`model_load`, and where the engine's library runs none.
+    """The head in ``path`` as its server of so many ``slots`` runs it, with room for so many
+    ``branches`` of ``depth`` tokens. PrerequisiteError, as by :func:`model_load`, and where the
+    engine's library runs none.
     """
-    load = model_load(engine, path, args, context, beyond=max(branches * depth, depth))
+    beyond = max(branches * depth, depth)
+    load = model_load(engine, path, args, context, beyond=beyond, slots=slots)
     given = {
         "model.load_mtp": 1,
         "context.ctx_type": _MTP,
-        "context.n_seq_max": branches + 1,
+        "context.n_seq_max": branches + slots,
         "context.kv_unified": int(branches > 0),
     }
     more = tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())

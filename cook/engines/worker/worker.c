@@ -91,6 +91,10 @@ static int32_t reply_rows(void) { return offloads || n_ubatch < FEW_ROWS ? n_uba
 static placement placed;  // the model keeps pointers into it
 static char * weights;  // what the client calls the model as it lies in memory; its context may be another's
 
+// Tokens of `held` that the KV cache is known to hold between requests of "read", "time" and "replay".
+static int32_t * held, n_held;
+static int32_t n_held_by_slots;  // the same between requests of "time_slots", of all its sequences; one of the two is 0
+
 #include "worker_heads.h"
 
 static void free_context(void) {
@@ -106,6 +110,15 @@ static void unload(void) {
     forget_placement(&placed);
     free(weights);
     weights = NULL;
+}
+
+// A head that mirrors a verification gives no logits.
+static bool is_head(void) {
+#ifdef COOK_HAS_HEADS
+    return ext;
+#else
+    return false;
+#endif
 }
 
 static void need_context(void) { if (!ctx) { fail("no model with a context is loaded"); } }
@@ -142,10 +155,6 @@ static void decode(void) {
 static void cut(int32_t from) {
     if (!kv_cut(ctx, from)) { fail("this model's memory cannot be rolled back to position %d (recurrent?)", from); }
 }
-
-// Tokens of `held` that the KV cache is known to hold between requests of "read", "time" and "replay".
-static int32_t * held, n_held;
-static int32_t n_held_by_slots;  // the same between requests of "time_slots", of all its sequences; one of the two is 0
 
 // Empties the KV cache.
 static void forget(void) {
@@ -226,6 +235,11 @@ static void op_load(void) {
     const char * path = string("path");
     if (!path) { fail("request lacks 'path'"); }
     check_defaults();
+#ifdef COOK_HAS_HEADS
+    if (other.model) { unload(); exchange(); }  // a head goes, and its target is what was loaded
+    if (integer("beside", 0, 0, 1)) { need_context(); exchange(); }
+    other.exchanged = false;
+#endif
     struct llama_model_params mp = llama_model_default_params();
     struct llama_context_params cp = llama_context_default_params();
     set_parameters(&mp, &cp);
@@ -633,11 +647,7 @@ static void op_time(void) {
     if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
     int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
     llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
-#ifdef COOK_HAS_HEADS
-    const bool mirrors = ext;
-#else
-    const bool mirrors = false;
-#endif
+    const bool mirrors = is_head();
     read_held(text, depth);
     for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
         const int64_t t0 = now_ns();
@@ -646,7 +656,6 @@ static void op_time(void) {
             for (int32_t i = 0; i < b; i++) { batch_add(text[depth + i], depth + i, true); }
             decode();
         } else {
-            // A head that mirrors a verification gives no logits.
             prefill(text, depth, depth + b, n_batch, !mirrors || b == 1);
         }
         llama_synchronize(ctx);
@@ -697,7 +706,7 @@ static void op_time_slots(void) {
         const int64_t t0 = now_ns();
         batch.n_tokens = 0;
         for (int32_t q = 0; q < s; q++) {
-            for (int32_t i = 0; i < b; i++) { batch_add_to(q, next[q * b + i], depth + i, all || (q == s - 1 && i == b - 1)); }
+            for (int32_t i = 0; i < b; i++) { batch_add_to(q, next[q * b + i], depth + i, all || (!is_head() && q == s - 1 && i == b - 1)); }
         }
         decode();
         llama_synchronize(ctx);
@@ -710,6 +719,7 @@ static void op_time_slots(void) {
 }
 
 #include "worker_replay_head.h"
+#include "worker_live_head.h"
 
 // ---------------------------------------------------------------- main
 
@@ -757,6 +767,7 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
     { "quantize", op_quantize },
 #ifdef COOK_HAS_HEADS
     { "rows", op_rows }, { "replay_head", op_replay_head }, { "collect", op_collect }, { "importance", op_importance },
+    { "live_shapes_head", op_live_shapes_head },
 #endif
 };
 
@@ -800,6 +811,9 @@ int main(void) {
             ok = true;
         }
         telling = false;
+#ifdef COOK_HAS_HEADS
+        if (other.exchanged) { exchange(); }
+#endif
         send_reply(ok);
         release_all();
         free(head);

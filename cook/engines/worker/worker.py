@@ -16,6 +16,7 @@ import select
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.closing import Closing
-from cook.engines.base import Engine, contradictions
+from cook.engines.base import DraftSettings, Engine, contradictions
 from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_of_full_disk
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_buffers
@@ -98,12 +99,13 @@ class Worker(Closing):
         self._from.close()
         self._running.stop()
 
-    def load(self, model: ModelLoad, *, carry: bool = False) -> ModelInfo:
+    def load(self, model: ModelLoad, *, carry: bool = False, beside: bool = False) -> ModelInfo:
         """Load a model, make its context, and check that its logits are numbers.
 
         What was loaded before is replaced; where that has the same weights, by its context alone.
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
-        cache, which lies in memory twice for that time (mainline only).
+        cache, which lies in memory twice for that time (mainline only). ``beside``: a head, next to
+        its target, which was loaded before and stays until what is loaded next is no head.
         """
         before = self.log.stat().st_size
         parameters: dict[str, Any] = {p.name: p.value for p in model.known_to(self.parameters)}
@@ -125,6 +127,7 @@ class Worker(Closing):
             devices=",".join(model.devices) or None,
             numa=model.numa or None,
             carry=carry or None,
+            beside=beside or None,
         )
         if not loaded["known"]:
             self._loaded_at = before
@@ -227,8 +230,8 @@ class Worker(Closing):
         )
 
     def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
-        """The hidden states [prompt + emitted - 1, size] of this target that its heads read, as
-        :meth:`replay` reads the two (mainline)."""
+        """The hidden states [prompt + emitted - 1, size] of this target, or the one that a head is
+        loaded beside, which its heads read, as :meth:`replay` reads the two (mainline)."""
         text = [*prompt, *emitted[:-1]]
         _, got = self._request("rows", {"text": text}, prompt=len(prompt))
         return got["rows"].reshape(len(text), -1)
@@ -310,6 +313,32 @@ class Worker(Closing):
             width=width,
         )
         return _record(LiveCycles, head, got)
+
+    def live_shapes_head(
+        self,
+        prompt: Tokens,
+        emitted: Tokens,
+        *,
+        before: Floats32 | None = None,
+        settings: DraftSettings,
+        n_predict: int,
+        server_context: int,
+    ) -> tuple[tuple[int, int], Floats32]:
+        """(drafted, accepted) tokens of the head that is loaded beside its target, driven as
+        mainline's server does; ``before`` as of :meth:`replay_head`, and the row that this request
+        leaves.
+        """
+        arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted}
+        if before is not None:
+            arrays["before"] = before
+        head, got = self._request(
+            "live_shapes_head",
+            arrays,
+            **asdict(settings),
+            n_predict=n_predict,
+            server_ctx=server_context,
+        )
+        return (head["draft_n"], head["draft_n_accepted"]), got["row"]
 
     def generate(
         self,

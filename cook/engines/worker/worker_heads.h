@@ -25,6 +25,28 @@ static void find_heads(void) {
 
 static int32_t row_size(void) { return llama_model_n_embd_out(model); }
 
+// The model that was loaded before a head, and stays for it to draft for. The two change places, so
+// that all functions are of either one: in between requests the head is what is loaded.
+static struct {
+    struct llama_model * model;
+    struct llama_context * ctx;
+    struct llama_batch batch;
+    struct llama_batch_ext * ext;
+    const float * no_row, ** row_in;
+    placement placed;
+    char * weights;
+    int32_t n_vocab, n_ctx, n_batch, n_ubatch;
+    bool offloads, exchanged;
+} other;
+
+#define COOK_SWAP(x) do { __typeof__(x) kept = x; x = other.x; other.x = kept; } while (0)
+static void exchange(void) {
+    COOK_SWAP(model); COOK_SWAP(ctx); COOK_SWAP(batch); COOK_SWAP(ext); COOK_SWAP(no_row); COOK_SWAP(row_in); COOK_SWAP(placed);
+    COOK_SWAP(weights); COOK_SWAP(n_vocab); COOK_SWAP(n_ctx); COOK_SWAP(n_batch); COOK_SWAP(n_ubatch); COOK_SWAP(offloads);
+    n_held = n_held_by_slots = 0;
+    other.exchanged = !other.exchanged;
+}
+
 static void free_head(void) {
     if (ext) { llama_batch_ext_free(ext); }
     free((void *) row_in);

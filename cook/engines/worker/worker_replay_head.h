@@ -4,9 +4,10 @@
 
 #ifdef COOK_HAS_HEADS
 // Rows of every token of `text`, [n, row_size] f4: its first `prompt` tokens are read in whole batches,
-// what follows as a reply is.
+// what follows as a reply is. Where a head is loaded beside its target, the target's.
 static void op_rows(void) {
     need_context();
+    if (other.model) { exchange(); }
     int32_t n;
     const int32_t * text = array("text", &n, true);
     check_tokens(text, n);

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
 HERE = Path(__file__).absolute().parent
 PLAN = json.loads((HERE / "standin.json").read_text())
@@ -330,6 +330,22 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Recorded(Handler):
+    plan: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        slots = [{"id": 0, "speculative": self.plan.get("speculative")}]
+        self.answer(slots if self.path == "/slots" else {"status": "ok"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        timings = {"prompt_n": 4, "prompt_ms": 1.0, "predicted_n": 16, "predicted_ms": 9.0}
+        found: dict[str, Any] = {"content": "text", "tokens": list(range(16)), "stop_type": "limit"}
+        if "types" in self.plan:
+            found["generation_settings"] = {"speculative.types": self.plan["types"]}
+        self.answer(found | {"timings": timings | self.plan.get("counts", {})})
+
+
 def server(fault: str) -> Callable[[], None]:
     def run() -> None:
         err("main: server is listening\n")
@@ -344,6 +360,19 @@ def server(fault: str) -> Callable[[], None]:
         HTTPServer(("127.0.0.1", int(value("--port"))), Handler).serve_forever()
 
     return run
+
+
+def recorded_server(plan: dict[str, Any]) -> NoReturn:
+    """As a real one was seen: its log, and how it ended, or what it answers."""
+    err(plan["log"])
+    if "status" in plan:
+        sys.exit(plan["status"])
+    if "signal" in plan:
+        die(plan["signal"])
+    Recorded.plan = plan
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    HTTPServer(("127.0.0.1", int(value("--port"))), Recorded).serve_forever()
+    sys.exit(98)
 
 
 def speculates() -> None:
@@ -387,6 +416,8 @@ def main() -> None:
     for plan in PLAN["faults"]:
         if plan["tool"] in (TOOL, "*") and plan["when"] in " ".join(ARGS):
             name = plan["fault"]
+            if name == "recorded_server":
+                recorded_server(plan)
             (
                 server(name.removeprefix("server-"))
                 if name.startswith("server-")
