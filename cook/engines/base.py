@@ -309,6 +309,10 @@ class Engine(ABC):
         """What really applies to a draft with ``given`` in a server of ``target``."""
         return given.as_draft_of(target)
 
+    def as_head(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
+        """The same of a head."""
+        return self.as_draft(given, target, context)
+
     def check_prompts(self, job: ServerJob, tokens: int) -> None:
         """InputError where a prompt of ``tokens`` tokens would end the server of ``job``."""
         return

@@ -95,6 +95,10 @@ class IkLlamaCpp(Engine):
         really = super().as_draft(given, target, context)
         return replace(really, batch=draft_batch(given, target, context))
 
+    def as_head(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
+        """The target's: see :func:`_require_inherited`."""
+        return target
+
     def check_prompts(self, job: ServerJob, tokens: int) -> None:
         """The draft's batch, where the recipe says one, must hold a whole prompt."""
         if job.draft is None or job.head is not None:

@@ -40,7 +40,8 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
             if not texts or draft.draft.after is not None:
                 continue
             heads = [head for head in forecaster.trace.heads if head.id in texts]
-            runs = [simulate(texts[head.id], settings, plan.profile) for head in heads]
+            profile = plan.profile_of(draft)
+            runs = [simulate(texts[head.id], settings, profile) for head in heads]
             digests = digests or {
                 reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:DIGITS]
                 for reply in forecaster.trace

@@ -16,7 +16,7 @@ from cook.record.record import CandidateKey
 from cook.scoring.batch_curve import Timings
 from cook.scoring.ngram import NgramServer
 from cook.scoring.price import Forecast, forecast
-from cook.scoring.simulate import NO_MODEL, Positions, Simulation, plain_steps, simulate
+from cook.scoring.simulate import NO_MODEL, Positions, Profile, Simulation, plain_steps, simulate
 from cook.steps.head_replay import HeadReplayStep, head_replies
 from cook.steps.replay import ngram_request, replies
 
@@ -42,7 +42,8 @@ class Forecaster(TimedPlan):
         for draft in plan.every:
             replayed = self.texts(draft)
             if self.timings(draft) is not None and all(head.id in replayed for head in heads):
-                found += [self.of_draft(draft, settings, only=only) for settings in plan.settings]
+                asked = plan.settings_of(draft)
+                found += [self.of_draft(draft, settings, only=only) for settings in asked]
         if not found and (plan.every or not plan.rivals):
             return []
         bare = {head.id: plain_steps(head.emitted) for head in heads}
@@ -74,12 +75,13 @@ class Forecaster(TimedPlan):
             steps = self.of_server(first, draft, settings)
             longest = max(first.settings.longest, settings.n_max)
             return self._priced(key, name, steps, longest, timings, only)
+        profile = plan.profile_of(draft)
         steps = {
-            id: simulate(text, settings, plan.profile)
+            id: simulate(text, settings, profile)
             for id, text in self.texts(draft).items()
             if only is None or id in only
         }
-        return self._priced(key, name, steps, settings.n_max, timings, only)
+        return self._priced(key, name, steps, settings.n_max, timings, only, profile)
 
     def _priced(
         self,
@@ -89,11 +91,12 @@ class Forecaster(TimedPlan):
         longest: int,
         timings: Timings,
         only: Collection[str] | None,
+        profile: Profile | None = None,
     ) -> Forecast:
-        """``steps`` of a candidate on every reply of the trace, or ``only`` of these."""
+        """``steps`` on every reply, or ``only`` of these; ``profile`` None: the plan's."""
         heads = (h for h in self.trace.heads if only is None or h.id in only)
         replies = [(head, steps[head.id]) for head in heads if head.id in steps]
-        return forecast(key, name, replies, longest, timings, self.plan.profile)
+        return forecast(key, name, replies, longest, timings, profile or self.plan.profile)
 
     def texts(self, draft: DraftForecast | HeadForecast) -> dict[str, Positions]:
         """The replies as ``draft`` sees them, by prompt, for drafts of every length; none where its

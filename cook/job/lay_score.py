@@ -9,7 +9,7 @@ from functools import cache
 from cook.documents.tree import Keys
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_halves
 from cook.engines.ngram_settings import DEFAULTS, doubts
-from cook.engines.worker.compile import locate, parameter_names
+from cook.engines.worker.compile import knows_heads, locate
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile
 from cook.formats.heads import HeadKind, head_of
@@ -36,7 +36,7 @@ from cook.prompts.shares import in_halves
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.recipe.traps import TARGET, models_at
 from cook.record.record import CandidateKey
-from cook.scoring.simulate import PROFILES, RULES, Profile
+from cook.scoring.simulate import HEAD_PROFILES, PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
 from cook.steps.head_replay import HeadReplayStep
@@ -58,10 +58,15 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     if score is None:
         return layout
     headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
-    live_only = {d.name: why for d in drafts if (why := why_live_only(engine, d)) is not None}
-    replayed = [d for d in drafts if d.name not in live_only]
     prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
+    asked = score.draft.settings(score.method)
+    live_only = {
+        d.name: why
+        for d in drafts
+        if (why := why_live_only(engine, d, target.file, asked)) is not None
+    }
+    replayed = [d for d in drafts if d.name not in live_only]
     reader.files.append(prompts_file(score.prompts))
     rivals = as_rivals(engine.flavour, score.rivals, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
@@ -225,10 +230,15 @@ def lay_candidates(
 
     cache_types = score.draft.cache_types
     live_heads = [d for d in drafts if d.head is not None and d.name not in forecast_of]
-    others = [draft for draft in drafts if draft not in live_heads]
-    of_heads: Sequence[str | None] = cache_types
-    if engine.flavour != Flavour.LLAMA_CPP and "cache_types" not in score.draft.model_fields_set:
-        of_heads = (None,)  # the target's
+    heads = [d for d in drafts if d.head is not None and d not in live_heads]
+    models = [draft for draft in drafts if draft.head is None]
+    of_models, of_heads = (settings_on(engine.flavour, score, head=head) for head in (False, True))
+    kinds_of_heads = _cache_types_of_heads(engine, score)
+    shares: list[tuple[Sequence[DraftPlan], Sequence[DraftSettings], Sequence[str | None]]]
+    shares = [(models, of_models, cache_types), (heads, of_heads, kinds_of_heads)]
+    if shares[0][1:] == shares[1][1:]:
+        shares = [([d for d in drafts if d not in live_heads], of_models, cache_types)]
+    shares.append((live_heads, score.draft.settings("head"), kinds_of_heads))
     return [
         candidate(NO_DRAFT + suffix, CandidateKey(engine.name)),
         *(
@@ -237,10 +247,7 @@ def lay_candidates(
                 draft.key(engine, setting, cache_type),
                 draft,
             )
-            for share, asked, kinds in (
-                (others, settings_on(engine.flavour, score), cache_types),
-                (live_heads, score.draft.settings("head"), of_heads),
-            )
+            for share, asked, kinds in shares
             for cache_type in kinds
             for setting in asked
             for draft in share
@@ -299,49 +306,71 @@ def lay_forecast(
         return plan
     rows = RowsStep(engine, target, target_args, trace)
     streams = (rows.predicted_bytes() or 0) > MOST_BYTES
-    lengths = [one.n_max for one in plan.settings]
+    settings = settings_on(engine.flavour, score, head=True)
+    lengths = [one.n_max for one in settings]
     first = [draft.after.settings.longest for draft in heads if draft.after is not None]
-    floor = min((one.p_min for one in plan.settings if one.p_min), default=0.0)
+    floor = min((one.p_min for one in settings if one.p_min), default=0.0)
+    kinds, profile = _cache_types_of_heads(engine, score), HEAD_PROFILES[Flavour(engine.flavour)]
     verified = [*lengths, *first]
     widths, outputs = widths_for(verified), rows_for(engine, target_args, verified)
 
     def of_head(draft: DraftPlan, kind: str | None) -> HeadForecast:
-        args = engine.as_draft(_draft_args(score, kind), target_args, score.context)
-        label = f"{draft.name} kv={kind}" if len(score.draft.cache_types) > 1 else draft.name
+        args = engine.as_head(_draft_args(score, kind), target_args, score.context)
+        label = f"{draft.name} kv={kind}" if len(kinds) > 1 else draft.name
         model = (engine, label, draft.model, trace)
         replay = HeadReplayStep(*model, rows, args, max(lengths), floor, streams)
         curve = CurveStep(*model, args, False, widths, head=True)
-        return HeadForecast(draft, kind, replay, curve)
+        return HeadForecast(draft, kind, replay, curve, settings, profile)
 
     timed = (engine, "target with a head", target, trace, target_args, True, widths)
     with_rows = CurveStep(*timed, rows=outputs, gives_rows=True)
-    found = tuple(of_head(draft, kind) for draft in heads for kind in score.draft.cache_types)
+    found = tuple(of_head(draft, kind) for draft in heads for kind in kinds)
     return replace(plan, heads=found, with_rows=with_rows)
 
 
-_ROWS_OF_HEADS = b"_Z26llama_set_embeddings_nextnP13llama_contextbb"
-"""What llama.cpp's library calls the function that gives a head's input, argument types included;
-its header is not installed."""
+def _cache_types_of_heads(engine: Engine, score: ScoreSpec) -> Sequence[str | None]:
+    if engine.flavour != Flavour.LLAMA_CPP and "cache_types" not in score.draft.model_fields_set:
+        return (None,)  # the target's
+    return score.draft.cache_types
+
+
+_ROWS_OF_HEADS = {
+    Flavour.LLAMA_CPP: b"_Z26llama_set_embeddings_nextnP13llama_contextbb",
+    Flavour.IK_LLAMA_CPP: b"_Z39llama_set_draft_input_hidden_state_copyP13llama_contextPKfm",
+}
+"""What an engine's library calls the function that gives a head's input, or takes it, argument
+types included; its header is not installed."""
+_REPLAYED_ON_IK = ("glm4moe", "qwen35", "qwen35moe")
+"""Architectures whose replayed heads were held against servers. (glm-dsa was not; openPangu's is of
+one sequence, those of deepseek4 and step35 have windows.)"""
 
 
 @cache
 def _gives_rows(engine: Engine) -> bool:
     libraries = (path for path in engine.files if path.name.startswith("libllama"))
-    return any(_ROWS_OF_HEADS in path.read_bytes() for path in libraries)
+    wanted = _ROWS_OF_HEADS[Flavour(engine.flavour)]
+    return any(wanted in path.read_bytes() for path in libraries)
 
 
-def why_live_only(engine: Engine, draft: DraftPlan) -> str | None:
-    """Why the head that ``draft`` is cannot be replayed; None for one that can, and for models."""
-    head = draft.head
+def why_live_only(
+    engine: Engine, draft: DraftPlan, target: GgufFile, settings: Sequence[DraftSettings]
+) -> str | None:
+    """Why the head of ``target`` that ``draft`` is cannot be replayed under ``settings``; None for
+    one that can, and for models."""
+    head, is_ik = draft.head, engine.flavour == Flavour.IK_LLAMA_CPP
     if head is None:
         return None
-    if engine.flavour != Flavour.LLAMA_CPP:
-        return f"heads are not replayed on {engine.flavour}"
     if head.kind is not HeadKind.MTP or len(head.blocks) > 1:
         layers = f" of {len(head.blocks)} layers" if head.blocks else ""
         return f"{head.what}{layers} is not replayed"
+    if is_ik and draft.after is not None:
+        return f"a head behind n-grams is not replayed on {engine.flavour}"
+    if is_ik and (head.alone or target.architecture not in _REPLAYED_ON_IK):
+        return f"heads of {target.architecture} are not replayed on {engine.flavour}"
+    if is_ik and any(one.n_min > 1 and one.p_min for one in settings):
+        return "where n_min discards a draft, ik's head misses what is decoded next"
     try:
-        known = "context.ctx_type" in parameter_names(locate(engine))
+        known = knows_heads(locate(engine))
     except PrerequisiteError as error:
         return error.message
     if not (known and _gives_rows(engine)):
@@ -429,13 +458,14 @@ def as_rivals(flavour: str, asked: Sequence[RivalSpec], suffix: str = "") -> tup
     return tuple(Rival(f"{one}{suffix}", one.of(known)) for one in dict.fromkeys(settings))
 
 
-def settings_on(flavour: str, score: ScoreSpec) -> tuple[DraftSettings, ...]:
-    """The settings that ``score`` asks for, those that are one on ``flavour`` once.
+def settings_on(flavour: str, score: ScoreSpec, *, head: bool = False) -> tuple[DraftSettings, ...]:
+    """The settings that ``score`` asks for, those that are one on ``flavour`` once: of models, or
+    of heads.
 
     Where p_min never ends a draft, the first that was asked for stands for all.
     """
     asked = score.draft.settings(score.method)
-    if RULES[PROFILES[Flavour(flavour)]].uses_p_min:
+    if RULES[(HEAD_PROFILES if head else PROFILES)[Flavour(flavour)]].uses_p_min:
         return asked
     apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)

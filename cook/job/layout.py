@@ -258,12 +258,14 @@ class DraftForecast:
 
 @dataclass(frozen=True)
 class HeadForecast:
-    """The same of a head."""
+    """The same of a head, with what it drafts under and is counted by."""
 
     draft: DraftPlan
     cache_type: str | None
     replay: HeadReplayStep
     curve: CurveStep
+    settings: tuple[DraftSettings, ...]
+    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,14 @@ class ForecastPlan:
         """The target's curve in the server of ``draft``."""
         return self.with_rows if isinstance(draft, HeadForecast) else self.verify
 
+    def settings_of(self, draft: DraftForecast | HeadForecast) -> tuple[DraftSettings, ...]:
+        """Under which ``draft`` is forecast."""
+        return draft.settings if isinstance(draft, HeadForecast) else self.settings
+
+    def profile_of(self, draft: DraftForecast | HeadForecast | None) -> Profile:
+        """By which it is counted."""
+        return draft.profile if isinstance(draft, HeadForecast) else self.profile
+
     def curves(self) -> Iterator[CurveStep]:
         """Everything that is timed, one after the other."""
         drafts = (draft.curve for draft in self.every)
@@ -355,5 +365,5 @@ class ForecastPlan:
 
     def name(self, draft: DraftForecast | HeadForecast, settings: DraftSettings) -> str:
         """The candidate's name for people, as in the live score."""
-        several = len({d.cache_type for d in self.every}) > 1
+        several = len({d.cache_type for d in self.every if d.cache_type}) > 1
         return config_name(draft.draft.name, settings, draft.cache_type if several else None)

@@ -102,7 +102,7 @@ class PredictRequest:
     @property
     def named_profile(self) -> Profile | None:
         """Whose accounting was asked for; InputError for an unknown one."""
-        known = {**NAMED_PROFILES, **{profile.value: profile for profile in Profile}}
+        known = {**NAMED_PROFILES, **{profile.value: profile for profile in SERVER_N_MAX}}
         if self.profile is None or self.profile in known:
             return known.get(self.profile or "")
         raise InputError(f"no profile {self.profile!r}", hint=f"one of {', '.join(NAMED_PROFILES)}")

@@ -111,4 +111,5 @@ class TimedPlan:
         """The live requests of a candidate, as requests of every engine are counted."""
         draft = next((d for d in self.plan.every if self.plan.is_of(d, key)), None)
         timings = self.timings(draft) if draft is not None else None
-        return tuple(with_prompt_time_separated(run, timings, self.plan.profile) for run in live)
+        profile = self.plan.profile_of(draft)
+        return tuple(with_prompt_time_separated(run, timings, profile) for run in live)

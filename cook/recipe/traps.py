@@ -11,7 +11,7 @@ not is not reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cook.documents.places import Locations
@@ -76,7 +76,7 @@ def trap_problems(
         yield from _misfits(locations, headers[TARGET], heads, flavour)
     if recipe.score is None:
         return
-    yield from _inert(recipe, recipe.score, locations, flavour)
+    yield from _inert(recipe, recipe.score, locations, flavour, heads)
     yield from _wide_trace(recipe.score, locations, headers)
     if flavour == Flavour.LLAMA_CPP:
         yield from _state(locations, headers)
@@ -221,12 +221,17 @@ def _files(
 
 
 def _inert(
-    recipe: Recipe, score: ScoreSpec, locations: Locations, flavour: str
+    recipe: Recipe,
+    score: ScoreSpec,
+    locations: Locations,
+    flavour: str,
+    heads: Collection[Keys],
 ) -> Iterator[Problem]:
     """Settings that are taken and do nothing."""
     if flavour != Flavour.IK_LLAMA_CPP:
         return
-    if any(score.draft.p_min):
+    models = not heads or recipe.quants or len(recipe.drafts) > len(heads)
+    if any(score.draft.p_min) and models:
         chances = ", ".join(f"{p:g}" for p in dict.fromkeys(score.draft.p_min))
         alike = f"{chances} are one setting" if len(score.draft.p_min) > 1 else "it changes nothing"
         yield locations.at("score", "draft", "p_min").problem(
@@ -235,7 +240,13 @@ def _inert(
             hint="leave p_min out on this engine, and try shorter n_max",
             severity="warning",
         )
-    if max(score.slots) > 1:
+    if max(score.slots) > 1 and heads:
+        yield locations.at("score", "slots").problem(
+            "ik_llama.cpp runs a head with one slot only: with more it takes the head out of its "
+            "chain, warns in its log, and serves on without (common_speculative_prepare_startup)",
+            hint="leave `slots` out, or score the head on a build of llama.cpp",
+        )
+    elif max(score.slots) > 1:
         yield locations.at("score", "slots").problem(
             "ik_llama.cpp drafts with one slot only: nothing is forecast of more slots on it",
             hint="leave `slots` out, or score on a build of llama.cpp too",

@@ -2,9 +2,10 @@
 
 decode time = sum over steps [ t_v(L+1) + draft cost + sampling ], where the draft cost is,
 for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
-that keep the draft's cache, its single decodes plus whatever it has to catch up with. Speed is
-(tokens - 1) / time: the first token comes with the prompt. The reading of prompts, by both models,
-is no part of it, wherever an engine counts it (:mod:`cook.scoring.batch_curve`).
+that keep the draft's cache, its single decodes plus what it has to catch up with (a head: what was
+accepted). Speed is (tokens - 1) / time: the first token comes with the prompt. The reading of
+prompts, by both models, is no part of it, wherever an engine counts it
+(:mod:`cook.scoring.batch_curve`).
 Totals over replies are sums of tokens over sums of times (docs/internals/scoring.md#prices).
 """
 
@@ -61,6 +62,8 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
         else:
             late = run.catch_up > 0
             mirror[late] = timings.draft.at(run.catch_up[late], depth[late])
+            if RULES[profile].reads_accepted:
+                mirror[late] += timings.draft_sample_s
     parts = (verify, draft, mirror, sampled)
     return Breakdown(*(float(part.sum()) for part in parts))
 

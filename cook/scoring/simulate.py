@@ -35,6 +35,7 @@ class Profile(StrEnum):
     MAINLINE_2026_10 = "mainline-2026-10"
     MAINLINE_2025 = "mainline-2025"
     IK_2026_08 = "ik-2026-08"
+    IK_2026_08_MTP = "ik-2026-08-mtp"
 
 
 PROFILES = {
@@ -42,6 +43,8 @@ PROFILES = {
     Flavour.IK_LLAMA_CPP: Profile.IK_2026_08,
 }
 """Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
+HEAD_PROFILES = {**PROFILES, Flavour.IK_LLAMA_CPP: Profile.IK_2026_08_MTP}
+"""The same of its heads."""
 
 
 @dataclass(frozen=True)
@@ -57,42 +60,28 @@ class LoopRules:
     and keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
     discarded draft that came true is offered again, shorter. ``skips_short_room``: no drafting
     when fewer than n_min tokens fit. ``drafts_full``: drafts n_max whatever fits, then truncates.
+    ``reads_accepted``: the head reads what a verification gave behind it, in a batch whose last
+    token gives the next draft its first; that one is kept whatever its confidence.
     """
 
-    uses_p_min: bool
-    keeps_low_token: bool
-    breaks_at_eog: bool
-    mirrors: bool
-    skips_short_room: bool
-    drafts_full: bool
-    reads_late: bool = True
+    uses_p_min: bool = False
+    keeps_low_token: bool = False
+    breaks_at_eog: bool = False
+    mirrors: bool = False
+    skips_short_room: bool = False
+    drafts_full: bool = False
+    reads_late: bool = False
+    reads_accepted: bool = False
 
 
 RULES: dict[Profile, LoopRules] = {
-    Profile.MAINLINE_2026_10: LoopRules(
-        uses_p_min=True,
-        keeps_low_token=False,
-        breaks_at_eog=True,
-        mirrors=True,
-        skips_short_room=False,
-        drafts_full=False,
-        reads_late=False,
-    ),
+    Profile.MAINLINE_2026_10: LoopRules(uses_p_min=True, breaks_at_eog=True, mirrors=True),
     Profile.MAINLINE_2025: LoopRules(
-        uses_p_min=True,
-        keeps_low_token=True,
-        breaks_at_eog=False,
-        mirrors=False,
-        skips_short_room=True,
-        drafts_full=False,
+        uses_p_min=True, keeps_low_token=True, skips_short_room=True, reads_late=True
     ),
-    Profile.IK_2026_08: LoopRules(
-        uses_p_min=False,
-        keeps_low_token=False,
-        breaks_at_eog=False,
-        mirrors=False,
-        skips_short_room=True,
-        drafts_full=True,
+    Profile.IK_2026_08: LoopRules(skips_short_room=True, drafts_full=True, reads_late=True),
+    Profile.IK_2026_08_MTP: LoopRules(
+        uses_p_min=True, skips_short_room=True, drafts_full=True, reads_accepted=True
     ),
 }
 
@@ -144,26 +133,24 @@ class Positions:
     @cached_property
     def next_eog(self) -> list[int]:
         """For each position, the first end-of-generation token at or after it (or beyond all)."""
-        n = len(self.match)
-        out, at = [n] * n, n
-        if self.eog is not None:
-            flags = self.eog.tolist()
-            for i in range(n - 1, -1, -1):
-                at = i if flags[i] else at
-                out[i] = at
-        return out
+        none = np.zeros(len(self.match), bool)
+        return _next_true(none if self.eog is None else self.eog)
 
     def low(self, p_min: float) -> list[int]:
         """For each position, the first one at or after it whose confidence is below ``p_min``."""
         if self.confidence is None:
             raise InputError("p_min > 0 needs the draft's confidences")
-        n = len(self.match)
-        below = (self.confidence < np.float32(p_min)).tolist()
-        out, at = [n] * (n + 1), n
-        for i in range(n - 1, -1, -1):
-            at = i if below[i] else at
-            out[i] = at
-        return out
+        return _next_true(self.confidence < np.float32(p_min))
+
+
+def _next_true(flags: npt.NDArray[np.bool_]) -> list[int]:
+    """For each place, and the one behind all, the first true one at or after it, or else that."""
+    at = len(flags)
+    out = [at] * (at + 1)
+    for i, flag in reversed([*enumerate(flags.tolist())]):
+        at = i if flag else at
+        out[i] = at
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +159,9 @@ class Simulation:
 
     ``start`` [s]: index into the reply of the first token of the step; ``length``: tokens
     drafted and verified (0: a plain step); ``accepted``: of these, accepted. What the draft
-    spent: ``decodes`` single decodes and ``catch_up`` tokens evaluated first (engines that keep
-    the draft's cache). The engines count as cycles only steps with a draft.
+    spent: ``decodes`` single decodes and ``catch_up`` tokens evaluated in a batch (engines that
+    keep the draft's cache): before them, but by a head behind the verification. The engines count
+    as cycles only steps with a draft.
     """
 
     start: Ints
@@ -338,7 +326,9 @@ class _Loop:
                     length = min(kept_to - i, room)
                 else:
                     length, paid = self._draft(i, n_max if rules.drafts_full else room)
-                    if not rules.mirrors:
+                    if rules.reads_accepted:
+                        paid -= i > 1  # the first came with what was read last
+                    elif not rules.mirrors:
                         late = i - 1 - min(i - 1, kept_to, kept_from + runs[kept_from])
                         kept_from, kept_to = i, i + paid - 1
                     length = min(length, room)
@@ -347,6 +337,8 @@ class _Loop:
             j = right if by_first else min(runs[i], length)
             if rules.breaks_at_eog and next_eog[i] < i + min(j, length - 1):
                 j = next_eog[i] - i
+            if rules.reads_accepted and drafts:
+                late = j + 1
             if by_first and self.first is not None:
                 self.first.accept(j)
             starts.append(i)
@@ -365,7 +357,8 @@ class _Loop:
             if most > len(confidence):
                 raise InputError(f"drafts of {most} tokens, and replayed were {len(confidence)}")
             got = next((k for k in range(most) if confidence[k] < np.float32(self.p_min)), most)
-            return got if got >= self.setting.n_min else 0, min(got + 1, most)  # before it is cut
+            kept = max(got, int(self.rules.reads_accepted))
+            return kept if kept >= self.setting.n_min else 0, min(got + 1, most)  # before it is cut
         if self.low is None:
             return most, most
         stop = self.low[i]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, TypeVar
@@ -212,7 +212,9 @@ class CurveStep(_TimedModel[CurveOutcome]):
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch = _watch(worker)
-            times = _Times(worker, texts, self.verifies, load.ubatch)
+            # As common_sampler_sample_speculative of ik.
+            best = self.head and self.engine.flavour == Flavour.IK_LLAMA_CPP
+            times = _Times(worker, texts, self.verifies, load.ubatch, picks_best=best)
             rows: list[tuple[float, ...]] = []
             for stop in grid.stops:
                 times.read(stop)
@@ -243,10 +245,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
         def load(outputs: int) -> ModelLoad:
             if self.head:
                 return head_load(self.engine, path, self.args, context, depth=beyond)
-            found = model_load(
-                self.engine, path, self.args, context, beyond=beyond, outputs=outputs
-            )
-            return replace(found, gives_rows=self.gives_rows)
+            model = (self.engine, path, self.args, context)
+            return model_load(*model, beyond=beyond, outputs=outputs, gives_rows=self.gives_rows)
 
         return [(load(outputs), widths) for outputs, widths in shares.items()]
 
@@ -351,13 +351,21 @@ class _Times:
 
     All windows go on from one long text, the longest of ``texts`` first, that is read once: what
     differs between them is what the batch itself holds. Beyond a ``ubatch``, what that reading
-    takes is what a prompt takes.
+    takes is what a prompt takes. ``picks_best``: the engine's sampler of drafts looks at the
+    largest logit alone.
     """
 
     def __init__(
-        self, worker: Worker, texts: Sequence[list[int]], verifies: bool, ubatch: int
+        self,
+        worker: Worker,
+        texts: Sequence[list[int]],
+        verifies: bool,
+        ubatch: int,
+        *,
+        picks_best: bool = False,
     ) -> None:
         self.worker, self.verifies, self.ubatch = worker, verifies, ubatch
+        self.picks_best = picks_best
         self.joined = [token for text in texts for token in text]
         self.samples: list[float] = []
         self.read_s = {0: 0.0}
@@ -413,7 +421,7 @@ class _Times:
                 tokens=width,
                 repeats=repeats,
                 all_outputs=self.verifies,
-                sample_k=40 if self.verifies else 10,
+                sample_k=40 if self.verifies else 1 if self.picks_best else 10,
             )
             sample_s = _median_s(timing.sample_ns)
             return _median_s(timing.decode_ns)
@@ -553,9 +561,13 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
         if self.head:
             load = head_load(*place, depth=beyond, slots=slots)
         else:
-            outputs = beyond if self.verifies else 1
-            load = model_load(*place, beyond=beyond, outputs=outputs, slots=slots)
-            load = replace(load, gives_rows=self.gives_rows)
+            load = model_load(
+                *place,
+                beyond=beyond,
+                outputs=beyond if self.verifies else 1,
+                slots=slots,
+                gives_rows=self.gives_rows,
+            )
         with bench.workers.loaded(self.engine, load) as (worker, _):
             watch = _watch(worker)
             rows = []

@@ -1,4 +1,5 @@
-"""Step: every draft that a head begins in the replies of a trace, with the target not in memory.
+"""Step: every draft that a head begins in the replies of a trace, with the target not in memory,
+but for heads of ik, which are a part of it.
 
 One pass and short branches give all draft lengths and every p_min
 (docs/internals/scoring.md#heads).
@@ -17,6 +18,7 @@ from cook.engines.worker.loading import head_load
 from cook.engines.worker.messages import HeadReplay
 from cook.errors import StepError
 from cook.formats.arrays import Ids
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
@@ -126,8 +128,9 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
                     depth=self.depth,
                     floor=self.floor,
                 )
-                # A server clears it never: the next request begins on the last row of this one.
-                before = rows[len(reply.prompt) + reply.head.emitted - 2]
+                if self.engine.flavour == Flavour.LLAMA_CPP:
+                    # Which clears it never: the next request begins on the last row of this one.
+                    before = rows[len(reply.prompt) + reply.head.emitted - 2]
                 arrays |= {f"{index}.tokens": found.tokens, f"{index}.confidence": found.confidence}
                 ours = slice(1, reply.head.emitted)
                 drafts += reply.head.emitted - 1

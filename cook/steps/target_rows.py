@@ -1,4 +1,4 @@
-"""Step: the target's hidden states over a trace, which its heads draft from (mainline)."""
+"""Step: the target's hidden states over a trace, which its heads draft from."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class RowsStep(Step[RowsOutcome]):
 
     def load(self, bench: Workbench, context: int) -> ModelLoad:
         """The target as it gives its rows."""
-        return model_load(self.engine, model_path(bench, self.target), self.args, context)
+        model = (self.engine, model_path(bench, self.target), self.args, context)
+        return model_load(*model, gives_rows=True)
 
     def run(self, bench: Workbench) -> RowsOutcome:
         trace, done = read_trace(bench, self.trace), 0

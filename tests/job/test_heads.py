@@ -12,6 +12,7 @@ import pytest
 
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
+from cook.formats.quant_types import Flavour
 from cook.job import lay_score
 from cook.job.counts import acceptance_deviation, rival_counts
 from cook.job.dealing import Dealing
@@ -331,7 +332,7 @@ def test_a_build_without_the_functions_runs_heads_live(
     assert layout.forecast is not None
     assert [head.draft.name for head in layout.forecast.heads] == ["own"]
     assert layout.warnings == ()
-    monkeypatch.setattr(lay_score, "_ROWS_OF_HEADS", b"of another time")
+    monkeypatch.setitem(lay_score._ROWS_OF_HEADS, Flavour.LLAMA_CPP, b"of another time")
     lay_score._gives_rows.cache_clear()
     (layout,) = prepare(path, engines=["bundled"]).layouts
     lay_score._gives_rows.cache_clear()
@@ -369,21 +370,57 @@ def test_ik_runs_the_own_head_and_no_other(
     folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     engine = f"ik={Path(ik_engine.facts.bin_dir)}"
-    found = build(folder / "ik", "heads", recipe(folder, OWN), "--engine", engine)
+    on_ik = ("--engine", engine)
+    found = build(folder / "ik", "heads", recipe(folder, OWN), *on_ik)
     own = counts(found, "own")
     assert set(own) == {1, 2, 4}
     assert own[1][1] > 0.3 * own[1][0]
     assert not any("reading of the prompt" in warning for warning in found.warnings)
-    path = folder / "ik" / "replay.yaml"
-    path.write_text(by_replay(folder, OWN, "replay"))
-    (layout,) = prepare(path, engines=[engine]).layouts
-    assert layout.warnings == ("own: live only: heads are not replayed on ik_llama.cpp",)
-    assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]
     monkeypatch.setenv("COOK_HOME", str(folder / "ik"))
     path = folder / "ik" / "alone.yaml"
     path.write_text(recipe(folder, FILES.strip("\n")).replace("name: heads", "name: alone"))
     assert main(["plan", str(path), "--engine", engine]) == 2
     assert "only from inside of the target's own file" in capsys.readouterr().err
+    # By replay: the same counts, and p_min, which ends a head's drafts there.
+    text = by_replay(folder, OWN, "replay", "n_max: [1, 2, 4], p_min: [0, 0.3], ")
+    forecast = build(folder / "ik", "replay", text.replace("minutes: 5", "minutes: 0.1"), *on_ik)
+    of = {
+        (c.settings.n_max, c.settings.p_min): c.predicted.figures
+        for c in forecast.candidates
+        if c.settings and c.predicted
+    }
+    assert len(of) == 6
+    for n_max, (drafted, accepted) in own.items():
+        assert accepted / drafted == pytest.approx(of[n_max, 0.0].acceptance_rate, abs=0.01)
+        assert (of[n_max, 0.0].end_to_end_speed or 0) > 0
+    assert (of[4, 0.3].drafted or 0) < (of[4, 0.0].drafted or 0)
+
+
+@pytest.mark.ik
+def test_what_ik_does_not_replay_says_why(
+    folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "unlike.yaml"
+
+    def warnings(draft: str) -> tuple[str, ...]:
+        path.write_text(by_replay(folder, OWN, "unlike", draft))
+        (layout,) = prepare(path, engines=[f"ik={Path(ik_engine.facts.bin_dir)}"]).layouts
+        return tuple(w for w in layout.warnings if "live only" in w)
+
+    assert warnings("n_max: 4, p_min: [0, 0.3], ") == ()
+    (hole,) = warnings("n_max: 4, n_min: 2, p_min: 0.3, ")
+    assert hole == (
+        "own: live only: where n_min discards a draft, ik's head misses what is decoded next"
+    )
+    monkeypatch.setattr(lay_score, "_REPLAYED_ON_IK", ())
+    (unknown,) = warnings("n_max: 4, ")
+    assert unknown == "own: live only: heads of glm4moe are not replayed on ik_llama.cpp"
+    monkeypatch.undo()
+    monkeypatch.setitem(lay_score._ROWS_OF_HEADS, Flavour.IK_LLAMA_CPP, b"of another time")
+    lay_score._gives_rows.cache_clear()
+    (missing,) = warnings("n_max: 4, ")
+    lay_score._gives_rows.cache_clear()
+    assert missing.endswith("has no functions for heads that cook knows")
 
 
 @pytest.mark.ik

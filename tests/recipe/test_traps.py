@@ -197,6 +197,18 @@ def test_what_one_engine_makes_nothing_of_is_told_there(
     assert not list(trap_problems(loaded.recipe, loaded.locations, other, {}))
 
 
+def test_slots_are_refused_with_a_head_on_ik() -> None:
+    """There a server takes the head out, and serves on."""
+    text = RECIPE.format(extra="", context=8192, p_min="0.5", devices="")
+    own = text.replace("small.gguf", "target") + "  slots: [1, 4]\n"
+    loaded = parse_recipe(own, Path("/r/t.yaml"))
+    headers = {TARGET: file("glm4moe", "blk.0.attn_norm.weight", "blk.31.nextn.eh_proj.weight")}
+    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.IK_LLAMA_CPP, headers)
+    assert found.line == len(text.splitlines()) + 1
+    assert "runs a head with one slot only" in found.message
+    assert found.severity == "error"
+
+
 def traps_unchecked(word: str) -> list[Problem]:
     """As where the raw flag was let through: what reads it is no longer the language."""
     loaded = parse_recipe(

@@ -60,6 +60,22 @@ def test_ik_catches_up_after_a_full_acceptance() -> None:
     assert cost.mirror_s == pytest.approx(1.0)  # one token, before the second cycle
 
 
+def test_a_head_of_ik_reads_what_was_accepted() -> None:
+    """The batch of what was accepted gives the next draft its first token."""
+    right = np.array([0, 1, 0, 3, 2, 1, 1, 0])
+    chains = right, np.full((8, 3), 0.9, np.float32)
+    found = Positions(5, 8, right > 0, n_predict=8, chains=chains)
+    run = simulate(found, DraftSettings(3), Profile.IK_2026_08_MTP)
+    assert run.length.tolist() == [3, 3, 0]
+    assert run.accepted.tolist() == [1, 3, 0]
+    assert run.decodes.tolist() == [3, 2, 0]
+    assert run.catch_up.tolist() == [2, 4, 0]
+    cost = price(run, 5, TIMINGS, Profile.IK_2026_08_MTP)
+    assert cost.verify_s == pytest.approx(16 + 16 + 10)
+    assert cost.draft_s == pytest.approx(5 * 1.01)
+    assert cost.mirror_s == pytest.approx(1.51 + 2.51)
+
+
 def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() -> None:
     match = np.ones(9, bool)
     for profile in (MAINLINE, IK):

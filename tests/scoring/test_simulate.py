@@ -253,6 +253,42 @@ def mainline_head(case: Case, s: DraftSettings, n_predict: int, context: int) ->
     return counts
 
 
+def ik_head(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
+    """common_speculative_state_mtp of ik at 8337e4cd: the first token comes with what was read
+    behind the last verification, but in a request's first draft, and is kept in any case."""
+    counts, i = Counts(), 1
+    n = reply_length(case.text, n_predict)
+    while i < n:
+        room = min(s.n_max, context - len(case.prompt) - i - 1, n_predict - i - 1)
+        draft: list[int] = []
+        while room > 0 and room >= s.n_min and len(draft) < s.n_max:
+            counts.decodes += bool(draft) or i == 1
+            token, confidence = head_says(case, i, len(draft))
+            if draft and confidence < s.p_min:
+                break
+            draft.append(token)
+            if confidence < s.p_min:
+                break
+        counts.late += bool(draft)
+        draft = draft[: max(room, 0)]
+        if len(draft) < s.n_min:
+            draft = []
+        j = verify(case, i, draft, eog_break=False)
+        counts.late += j
+        counts.draft_n += len(draft)
+        counts.accepted += j
+        if draft:
+            counts.cycles.append((len(draft), j))
+        i += j + 1
+    return counts
+
+
+HEADS: dict[Profile, Callable[[Case, DraftSettings, int, int], Counts]] = {
+    Profile.MAINLINE_2026_10: mainline_head,
+    Profile.IK_2026_08_MTP: ik_head,
+}
+
+
 def head_says(case: Case, start: int, depth: int) -> tuple[int, float]:
     """A branch of its own from every start: two drafts of one token have nothing in common."""
     return case.say((*case.prompt, *case.text[: start + depth]) if depth == 0 else (start, depth))
@@ -285,18 +321,19 @@ def chains(case: Case, n_predict: int, context: int, depth: int, floor: float) -
 
 
 @settings(max_examples=300, deadline=None)
-@given(asked=REQUESTS)
-def test_a_head_equals_the_emulated_server(asked: Request) -> None:
+@given(profile=st.sampled_from(list(HEADS)), asked=REQUESTS)
+def test_a_head_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
     case, setting, n_predict, context = asked
     n_max, p_min = setting.n_max, setting.p_min
-    expected = mainline_head(case, setting, n_predict, context)
+    expected = HEADS[profile](case, setting, n_predict, context)
     for floor in {p_min, 0.3 if p_min >= 0.3 else p_min}:  # a lower floor serves a higher p_min
         found = chains(case, n_predict, context, n_max, floor)
-        got = simulate(found, setting, Profile.MAINLINE_2026_10)
+        got = simulate(found, setting, profile)
         drafted = got.length > 0
         assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
         assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
         assert int(got.decodes.sum()) == expected.decodes
+        assert int(got.catch_up.sum()) == expected.late
 
 
 def test_a_head_is_asked_for_no_more_than_was_replayed() -> None:

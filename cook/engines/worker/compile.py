@@ -38,7 +38,7 @@ UNITS = {
 """What is compiled, each with its own flags."""
 # Features found in the header's text, so that one source serves every version of both flavours.
 FEATURES = {
-    "COOK_HAS_HEADS": r"\bLLAMA_CONTEXT_TYPE_MTP\b",
+    "COOK_HAS_HEADS": r"\bLLAMA_CONTEXT_TYPE_MTP\b|\bllama_model_mtp_feature_width\b",
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
     "COOK_HAS_QUANTIZE_USER_DATA": r"\bquantize_user_data\b",
     "COOK_HAS_VERSION": r"\bllama_version\s*\(",
@@ -154,6 +154,11 @@ def parameter_names(files: EngineFiles) -> frozenset[str]:
     """``model.NAME`` and ``context.NAME`` of all that a worker of this engine can set."""
     found = library_parameters(files.header_text("llama.h"))
     return frozenset(f"{of}.{name}" for of, names in found.items() for name in names)
+
+
+def knows_heads(files: EngineFiles) -> bool:
+    """Whether a worker of this engine has the operations of heads."""
+    return re.search(FEATURES["COOK_HAS_HEADS"], files.header_text("llama.h")) is not None
 
 
 def quantization_version(files: EngineFiles) -> int:

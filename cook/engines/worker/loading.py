@@ -47,13 +47,15 @@ def model_load(
     beyond: int = 0,
     outputs: int | None = None,
     slots: int = 1,
+    gives_rows: bool = False,
 ) -> ModelLoad:
     """``path`` as the server of ``args`` runs it, for
     :meth:`cook.engines.worker.worker.Worker.load`.
 
     ``beyond``: room behind the server's ``context``. ``outputs``: the most rows of logits that one
     batch asks for of one sequence, which sizes the buffers as the server's are; None where a whole
-    batch does. ``slots``: sequences, each with a KV cache of its own (mainline).
+    batch does. ``slots``: sequences, each with a KV cache of its own (mainline). ``gives_rows``: a
+    head drafts with it.
     PrerequisiteError for arguments that the worker can't follow; live scoring can.
     """
     if args.rpc:
@@ -72,13 +74,16 @@ def model_load(
         threads_batch=numbers.threads_batch,
         overrides=_overrides(flavour, args),
         devices=args.devices,
+        gives_rows=gives_rows,
     )
     parameters = _parameters(engine, args, load, context, outputs, slots)
+    if gives_rows and flavour is Flavour.IK_LLAMA_CPP:
+        parameters += _of_heads({"model.mtp": 1, "context.mtp": 1})
     return follow(flavour, args.extra, replace(load, parameters=parameters), path.name)
 
 
 _MTP = 1
-"""LLAMA_CONTEXT_TYPE_MTP of mainline's llama.h."""
+"""LLAMA_CONTEXT_TYPE_MTP of mainline's llama.h, MTP_OP_WARMUP of ik's."""
 
 
 def head_load(
@@ -94,16 +99,21 @@ def head_load(
     ``branches`` of ``depth`` tokens. PrerequisiteError, as by :func:`model_load`, and where the
     engine's library runs none.
     """
+    is_ik = engine.flavour == Flavour.IK_LLAMA_CPP  # whose weights are the target's, head and all
     beyond = max(branches * depth, depth)
-    load = model_load(engine, path, args, context, beyond=beyond, slots=slots)
-    given = {
-        "model.load_mtp": 1,
-        "context.ctx_type": _MTP,
-        "context.n_seq_max": branches + slots,
-        "context.kv_unified": int(branches > 0),
-    }
-    more = tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())
-    return replace(load, parameters=(*load.parameters, *more))
+    load = model_load(engine, path, args, context, beyond=beyond, slots=slots, gives_rows=is_ik)
+    given = {"context.n_seq_max": branches + slots}
+    if is_ik:
+        given |= {"context.mtp_op_type": _MTP}
+    else:
+        given |= {"model.load_mtp": 1, "context.ctx_type": _MTP}
+        given |= {"context.kv_unified": int(branches > 0)}
+    more = (*load.parameters, *_of_heads(given))
+    return replace(load, parameters=more, gives_rows=False)
+
+
+def _of_heads(given: Mapping[str, int]) -> tuple[LibraryParameter, ...]:
+    return tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())
 
 
 def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:

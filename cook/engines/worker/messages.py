@@ -53,7 +53,7 @@ class ModelLoad:
     numa: int | None = None
     vocabulary_only: bool = False
     gives_rows: bool = False
-    """Computes its hidden states for heads at every token, as a server with one does (mainline)."""
+    """Computes its hidden states for heads at every token, as a server with one does."""
 
     collects: bool = False
     """A head that adds up what goes into its matrices (mainline)."""

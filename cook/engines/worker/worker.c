@@ -112,9 +112,9 @@ static void unload(void) {
     weights = NULL;
 }
 
-// A head that mirrors a verification gives no logits.
-static bool is_head(void) {
-#ifdef COOK_HAS_HEADS
+// A head of mainline mirrors each verification, and gives no logits there.
+static bool is_mirror(void) {
+#if defined(COOK_HAS_HEADS) && !defined(COOK_IK)
     return ext;
 #else
     return false;
@@ -281,7 +281,7 @@ static void op_load(void) {
         if (cp.n_ubatch > cp.n_batch) { cp.n_ubatch = cp.n_batch; }
         cp.n_threads = integer("threads", 1, 1, 1024);
         cp.n_threads_batch = integer("threads_batch", (int32_t) cp.n_threads, 1, 1024);
-#ifdef COOK_HAS_HEADS
+#if defined(COOK_HAS_HEADS) && !defined(COOK_IK)
         forget_inputs();
         if (integer("collects", 0, 0, 1)) { cp.cb_eval = collect_inputs; }
 #endif
@@ -294,14 +294,10 @@ static void op_load(void) {
         threads_batch = (int32_t) llama_n_threads_batch(ctx);
         batch = llama_batch_init(n_batch, 0, 1);
 #ifdef COOK_HAS_HEADS
-        if (cp.ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
-            if (!rows_on) { fail("this build of the engine has no functions for heads that cook knows"); }
-            make_head();
-        }
-        if (integer("rows", 0, 0, 1)) {
-            if (!rows_on) { fail("this build of the engine has no functions for heads that cook knows"); }
-            rows_on(ctx, true, false);
-        }
+        const bool rows = integer("rows", 0, 0, 1);
+        if ((rows || makes_head(&cp)) && !has_heads()) { fail("this build of the engine has no functions for heads that cook knows"); }
+        if (makes_head(&cp)) { make_head((int32_t) cp.n_seq_max - 1); }
+        if (rows) { rows_on(ctx, true, false); }
 #endif
         make_rows(n_ubatch);
         pool_start(integer("threads", 1, 1, 1024));
@@ -647,7 +643,7 @@ static void op_time(void) {
     if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
     int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
     llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
-    const bool mirrors = is_head();
+    const bool mirrors = is_mirror();
     read_held(text, depth);
     for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
         const int64_t t0 = now_ns();
@@ -661,7 +657,9 @@ static void op_time(void) {
         llama_synchronize(ctx);
         const int64_t t1 = now_ns();
         for (int32_t i = 0; sample_k && i < (all ? b : !mirrors || b == 1); i++) {
-            engine_pick(llama_get_logits_ith(ctx, all ? i : batch.n_tokens - 1), n_vocab, sample_k, buf);
+            const int32_t row = all ? i : batch.n_tokens - 1;
+            if (sample_k == 1) { reduce_one(row); }
+            else { engine_pick(llama_get_logits_ith(ctx, row), n_vocab, sample_k, buf); }
         }
         if (r >= 0) { decode_ns[r] = t1 - t0; sample_ns[r] = now_ns() - t1; }
         if (depth == 0) { forget(); } else { cut(depth); }
@@ -706,7 +704,7 @@ static void op_time_slots(void) {
         const int64_t t0 = now_ns();
         batch.n_tokens = 0;
         for (int32_t q = 0; q < s; q++) {
-            for (int32_t i = 0; i < b; i++) { batch_add_to(q, next[q * b + i], depth + i, all || (!is_head() && q == s - 1 && i == b - 1)); }
+            for (int32_t i = 0; i < b; i++) { batch_add_to(q, next[q * b + i], depth + i, all || (!is_mirror() && q == s - 1 && i == b - 1)); }
         }
         decode();
         llama_synchronize(ctx);
@@ -766,8 +764,10 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
     { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "time_slots", op_time_slots }, { "selftest", op_selftest },
     { "quantize", op_quantize },
 #ifdef COOK_HAS_HEADS
-    { "rows", op_rows }, { "replay_head", op_replay_head }, { "collect", op_collect }, { "importance", op_importance },
-    { "live_shapes_head", op_live_shapes_head },
+    { "rows", op_rows }, { "replay_head", op_replay_head },
+#ifndef COOK_IK
+    { "collect", op_collect }, { "importance", op_importance }, { "live_shapes_head", op_live_shapes_head },
+#endif
 #endif
 };
 

@@ -231,7 +231,7 @@ class Worker(Closing):
 
     def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
         """The hidden states [prompt + emitted - 1, size] of this target, or the one that a head is
-        loaded beside, which its heads read, as :meth:`replay` reads the two (mainline)."""
+        loaded beside, which its heads read, as :meth:`replay` reads the two."""
         text = [*prompt, *emitted[:-1]]
         _, got = self._request("rows", {"text": text}, prompt=len(prompt))
         return got["rows"].reshape(len(text), -1)

@@ -24,6 +24,7 @@ static int32_t n_layer(const struct llama_model * m) { return llama_n_layer(m); 
 static void free_model(struct llama_model * m) { llama_free_model(m); }
 static void kv_clear(struct llama_context * c) { llama_kv_cache_clear(c); }
 static bool kv_cut_of(struct llama_context * c, int32_t sequence, int32_t from) { return llama_kv_cache_seq_rm(c, sequence, from, -1); }
+static void kv_share(struct llama_context * c, int32_t to, int32_t n) { llama_kv_cache_seq_cp(c, 0, to, 0, n); }
 static bool is_recurrent(const struct llama_model * m) { return llama_model_has_recurrent(m); }
 static const char * engine_version(void) { return ""; }
 #else
@@ -41,6 +42,7 @@ static int32_t n_layer(const struct llama_model * m) { return llama_model_n_laye
 static void free_model(struct llama_model * m) { llama_model_free(m); }
 static void kv_clear(struct llama_context * c) { llama_memory_clear(llama_get_memory(c), true); }
 static bool kv_cut_of(struct llama_context * c, int32_t sequence, int32_t from) { return llama_memory_seq_rm(llama_get_memory(c), sequence, from, -1); }
+static void kv_share(struct llama_context * c, int32_t to, int32_t n) { llama_memory_seq_cp(llama_get_memory(c), 0, to, 0, n); }
 #ifdef COOK_HAS_HYBRID
 static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m) || llama_model_is_hybrid(m); }
 #else

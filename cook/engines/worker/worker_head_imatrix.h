@@ -3,7 +3,7 @@
 #ifndef COOK_WORKER_HEAD_IMATRIX_H
 #define COOK_WORKER_HEAD_IMATRIX_H
 
-#ifdef COOK_HAS_HEADS
+#if defined(COOK_HAS_HEADS) && !defined(COOK_IK)
 typedef struct { char name[GGML_MAX_NAME]; int64_t columns, matrices, n_counts; float * sums, * counts; } matrix_inputs;
 enum { MATRICES_MAX = 256 };
 static matrix_inputs inputs[MATRICES_MAX];

@@ -1,8 +1,8 @@
-// A head driven as a server drives it, beside its target. See worker_heads.h.
+// A head driven as mainline's server drives it, beside its target. See worker_heads.h.
 #ifndef COOK_WORKER_LIVE_HEAD_H
 #define COOK_WORKER_LIVE_HEAD_H
 
-#ifdef COOK_HAS_HEADS
+#if defined(COOK_HAS_HEADS) && !defined(COOK_IK)
 // Has the target decode t[0..n) at `pos`, and the head the same with the target's rows, `pending` before
 // the first: common_speculative_impl_draft_mtp::process. `rows` [n] are the target's.
 static void decode_both(const int32_t * t, int32_t n, int32_t pos, bool all_outputs, float * rows, float * pending) {

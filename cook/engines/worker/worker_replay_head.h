@@ -11,7 +11,7 @@ static void op_rows(void) {
     int32_t n;
     const int32_t * text = array("text", &n, true);
     check_tokens(text, n);
-    if (!rows_on || ext) { fail("rows are a target's, of an engine that gives them"); }
+    if (!has_heads() || ext) { fail("rows are a target's, of an engine that gives them"); }
     if (n > n_ctx) { fail("%d tokens do not fit the context of %d", n, n_ctx); }
     const int32_t n_prompt = integer("prompt", n, 0, n);
     const size_t size = (size_t) row_size();
@@ -39,7 +39,7 @@ static void op_rows(void) {
 // All that a head drafts over a reply: [n, depth] tokens and confidences, entry i from emitted[i - 1].
 //
 // Behind every verification a server gives the head the accepted tokens with the target's own rows,
-// and cuts what was drafted (common_speculative_impl_draft_mtp). So each draft begins on one
+// and cuts what was drafted (common_speculative_impl_draft_mtp; ik: mtp_accept_batch). So each draft begins on one
 // teacher-forced pass, as a short branch of its own: a wave of `wave` branches shares that pass's
 // cells, and none leaves a trace. A branch ends at its first wrong token, but with `floor` > 0 not
 // before its first confidence below that; what lies behind has id -1. `rows` [n_prompt + n - 1] are the target's;
@@ -53,7 +53,7 @@ static void op_replay_head(void) {
     check_tokens(emitted, n);
     if (!ext) { fail("no head is loaded"); }
     const int32_t size = row_size(), depth = integer("depth", 1, 1, 256), total = n_prompt + n - 1;
-    const int32_t most = (int32_t) llama_n_seq_max(ctx) - 1, wave = integer("wave", most, 1, most);
+    const int32_t wave = integer("wave", n_branches, 1, n_branches);
     const float floor_at = (float) number("floor", 0.0);
     if (n_prompt < 1 || n < 1 || n_rows != total * size || (n_before && n_before != size)) { fail("%d numbers of rows for %d tokens of %d", n_rows, total, size); }
     if (total + wave * depth > n_ctx) { fail("%d tokens and %d branches of %d do not fit the context of %d", total, wave, depth, n_ctx); }
@@ -61,7 +61,6 @@ static void op_replay_head(void) {
     int32_t * ids = take(c, 4);
     float * conf = take(c, 4), * own = take((size_t) total * (size_t) size, 4);
     for (size_t i = 0; i < c; i++) { ids[i] = -1; conf[i] = 0.0f; }
-    llama_memory_t memory = llama_get_memory(ctx);
     int64_t tokens = 0, passes = 0, t0 = now_ns();
     forget();
     // Rows that come back are a batch's first ones, whichever were asked for: all outputs, or none.
@@ -78,7 +77,7 @@ static void op_replay_head(void) {
         for (int32_t i = from; output && i < at; i++) {
             const row_result r = reduce_one(i - from);
             const size_t entry = (size_t) (i - n_prompt + 1) * (size_t) depth;
-            ids[entry] = r.argmax; conf[entry] = r.confidence;
+            ids[entry] = r.argmax; conf[entry] = confidence_of(&r);
             memcpy(own + (size_t) i * (size_t) size, row_at(ctx, i - from), (size_t) size * 4);
         }
     }
@@ -94,7 +93,7 @@ static void op_replay_head(void) {
             start[count] = at;
             count += right[count] || sure[count];
         }
-        for (int32_t j = 0; j < count; j++) { llama_memory_seq_cp(memory, 0, j + 1, 0, start[j] + 1); }
+        for (int32_t j = 0; j < count; j++) { kv_share(ctx, j + 1, start[j] + 1); }
         for (int32_t k = 1; k < depth; k++) {
             int32_t used = 0;
             batch.n_tokens = 0;
@@ -112,13 +111,13 @@ static void op_replay_head(void) {
                 const int32_t j = row[x], first = start[j] - n_prompt + 1;
                 const size_t entry = (size_t) first * (size_t) depth;
                 const row_result r = reduce_one(x);
-                ids[entry + (size_t) k] = r.argmax; conf[entry + (size_t) k] = r.confidence;
+                ids[entry + (size_t) k] = r.argmax; conf[entry + (size_t) k] = confidence_of(&r);
                 memcpy(own + (size_t) start[j] * (size_t) size, row_at(ctx, x), (size_t) size * 4);
                 right[j] = right[j] && first + k < n && r.argmax == emitted[first + k];
-                sure[j] = sure[j] && r.confidence >= floor_at;
+                sure[j] = sure[j] && conf[entry + (size_t) k] >= floor_at;
             }
         }
-        for (int32_t j = 0; j < count; j++) { llama_memory_seq_rm(memory, j + 1, -1, -1); }
+        for (int32_t j = 0; j < count; j++) { kv_cut_of(ctx, j + 1, 0); }
     }
     put_field(",\"replay_ns\":%lld,\"head_tokens\":%lld,\"passes\":%lld", (long long) (now_ns() - t0), (long long) tokens, (long long) passes);
     put_array("tokens", "i4", ids, c);

@@ -12,7 +12,7 @@ import pytest
 from cook.engines.base import ModelArgs
 from cook.engines.threads import default_threads
 from cook.engines.tool_output import parse_buffers
-from cook.engines.worker.loading import model_load
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
 from cook.formats.quant_types import Flavour
@@ -72,6 +72,21 @@ def test_arguments_of_the_recipe_are_the_library_s_parameters() -> None:
         assert found[f"{of}.type_k"] == "q8_0"
         assert found[f"{of}.type_v"] == "q4_0"
         assert found[f"{of}.flash_attn"] == 1
+
+
+def test_a_head_of_ik_has_the_weights_of_the_target_that_gives_rows() -> None:
+    """So that one worker reads the file once for rows, prices and replay."""
+    args = ModelArgs(threads=1)
+    rows = model_load(engine(IK), MODEL, args, 512, gives_rows=True)
+    head = head_load(engine(IK), MODEL, args, 512, branches=32, depth=4)
+    assert rows.weights == head.weights != load(IK, args).weights
+    assert numbers(rows)["context.mtp"] == numbers(head)["context.mtp"] == 1
+    assert "context.mtp_op_type" not in numbers(rows)
+    assert numbers(head)["context.mtp_op_type"] == 1
+    assert (head.context, numbers(head)["context.n_seq_max"]) == (512 + 32 * 4, 33)
+    apart = head_load(engine(LLAMA), MODEL, args, 512, branches=32, depth=4)
+    assert numbers(apart)["model.load_mtp"] == numbers(apart)["context.kv_unified"] == 1
+    assert (rows.gives_rows, head.gives_rows, apart.gives_rows) == (True, False, False)
 
 
 def test_experts_stay_on_the_cpu_as_each_server_keeps_them() -> None:
