@@ -23,7 +23,8 @@ from pathlib import Path
 from cook.engines.base import BATCH, UBATCH, Engine, ModelArgs
 from cook.engines.options import OPTIONS, Option, ParsedFlag, read_flags
 from cook.engines.worker.messages import LibraryParameter, ModelLoad
-from cook.errors import PrerequisiteError
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 
 # What the servers set although the library's own default is another: common_params against
@@ -80,6 +81,25 @@ def model_load(
     if gives_rows and flavour is Flavour.IK_LLAMA_CPP:
         parameters += _of_heads({"model.mtp": 1, "context.mtp": 1})
     return follow(flavour, args.extra, replace(load, parameters=parameters), path.name)
+
+
+_REQUANTIZED_FROM = dict.fromkeys(("iq1_kt", "iq2_kt", "iq3_kt", "iq2_s"), 16) | {"iq4_kt": 24}
+_ANY_REQUANTIZED_FROM = 32
+"""Tokens of a batch from which ik's kernels quantize weights of a type again, which rounds otherwise:
+`is_dequant_better` of ggml/src/iqk/iqk_mul_mat.cpp (8337e4cd), the least of all processors."""
+
+
+def few_rows(path: Path, flavour: str) -> int | None:
+    """The most tokens of ``path`` that a processor computes in one batch as it does a server's few;
+    None: as many as the worker knows of the engine."""
+    if flavour != Flavour.IK_LLAMA_CPP:
+        return None
+    try:
+        types = {tensor.type_name for tensor in read_gguf(path).tensors}
+    except InputError:
+        return None  # the engine says what is wrong with it
+    starts = (_REQUANTIZED_FROM.get(name, _ANY_REQUANTIZED_FROM) for name in types)
+    return min(starts, default=_ANY_REQUANTIZED_FROM) - 1
 
 
 _MTP = 1

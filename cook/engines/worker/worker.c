@@ -85,9 +85,10 @@ static struct llama_batch batch;
 static bool telling;  // while a model loads, all that the library says goes to the log
 static int32_t n_vocab, n_ctx, n_batch, n_ubatch;
 static bool offloads;  // has layers on a GPU
+static int32_t few_rows = FEW_ROWS;
 
 // Tokens of a reply that are read at once: on a processor as many as are computed like a server's few.
-static int32_t reply_rows(void) { return offloads || n_ubatch < FEW_ROWS ? n_ubatch : FEW_ROWS; }
+static int32_t reply_rows(void) { return offloads || n_ubatch < few_rows ? n_ubatch : few_rows; }
 static placement placed;  // the model keeps pointers into it
 static char * weights;  // what the client calls the model as it lies in memory; its context may be another's
 
@@ -244,6 +245,7 @@ static void op_load(void) {
     struct llama_context_params cp = llama_context_default_params();
     set_parameters(&mp, &cp);
     mp.vocab_only = integer("vocab_only", 0, 0, 1);
+    few_rows = integer("few_rows", FEW_ROWS, 1, FEW_ROWS);
     const char * wanted = string("weights");
     const bool known = model && weights && wanted && strcmp(weights, wanted) == 0;
     const int64_t start = now_ns();

@@ -30,6 +30,7 @@ from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_o
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_buffers
 from cook.engines.worker.compile import build_worker, locate
+from cook.engines.worker.loading import few_rows
 from cook.engines.worker.messages import (
     DecodeTimes,
     Divergence,
@@ -82,6 +83,7 @@ class Worker(Closing):
             self.close()
             raise
         self.parameters = frozenset(hello["parameters"])
+        self._flavour: str = hello["flavour"]
 
     @classmethod
     def open(cls, engine: Engine, supervisor: Supervisor, *, name: str = "worker") -> Worker:
@@ -121,6 +123,7 @@ class Worker(Closing):
             vocab_only=model.vocabulary_only,
             rows=model.gives_rows or None,
             collects=model.collects or None,
+            few_rows=few_rows(model.path, self._flavour) if not model.vocabulary_only else None,
             **parameters,
             overrides="\n".join(model.overrides) or None,
             tensor_split=model.tensor_split or None,

@@ -57,9 +57,9 @@ static const char * engine_version(void) { return ""; }
 
 // FEW_ROWS: as many tokens as a processor computes as it does a server's few. With more, other kernels
 // round otherwise and break near ties: llama.cpp's flash attention by tiles from 64 (GGML_FA_TILE_Q,
-// ggml-cpu/common.h), ik's weights quantized again from 32 (is_dequant_better, iqk_mul_mat.cpp).
+// ggml-cpu/common.h), ik's weights quantized again from 32 or less (loading.py says how many).
 #ifdef COOK_IK
-enum { FEW_ROWS = 28 };
+enum { FEW_ROWS = 31 };
 static bool has_gpu(void) { return llama_supports_gpu_offload(); }
 #else
 enum { FEW_ROWS = 60 };

@@ -12,10 +12,11 @@ import pytest
 from cook.engines.base import ModelArgs
 from cook.engines.threads import default_threads
 from cook.engines.tool_output import parse_buffers
-from cook.engines.worker.loading import head_load, model_load
+from cook.engines.worker.loading import few_rows, head_load, model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
-from cook.formats.quant_types import Flavour
+from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
+from cook.formats.quant_types import Flavour, by_name
 
 MODEL = Path("/m/a.gguf")
 LLAMA, IK = Flavour.LLAMA_CPP, Flavour.IK_LLAMA_CPP
@@ -134,3 +135,20 @@ def test_accelerators_are_known_by_their_buffers(log: bytes, on: bool) -> None:
     """A build without any says that layers are offloaded all the same."""
     _, on_devices = parse_buffers(b"load_tensors: offloaded 6/6 layers to GPU\n" + log)
     assert (on_devices > 0) is on
+
+
+def test_a_batch_of_ik_stays_below_where_its_weights_are_quantized_again(tmp_path: Path) -> None:
+    def rows(*types: str) -> int | None:
+        kinds = [(by_name(name), (256, 8)) for name in types]
+        tensors = [
+            tensor_of(f"blk.{i}.weight", shape, kind.id, bytes(kind.tensor_bytes(shape)))
+            for i, (kind, shape) in enumerate(kinds)
+        ]
+        write_gguf_file(tmp_path / "m.gguf", {"general.architecture": encode("llama")}, tensors)
+        assert few_rows(tmp_path / "m.gguf", LLAMA) is None
+        return few_rows(tmp_path / "m.gguf", IK)
+
+    assert rows("q6_K", "f32") == 31
+    assert rows("q8_0", "iq4_kt") == 23
+    assert rows("iq2_kt", "iq4_kt", "q4_K") == 15
+    assert few_rows(tmp_path / "absent.gguf", IK) is None

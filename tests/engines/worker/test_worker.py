@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines import tool_runs
+from cook.engines.base import DraftSettings, Engine, ModelArgs, QuantizeJob, TypeRule
 from cook.engines.environment import engine_environment
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
@@ -23,6 +24,7 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import LibraryParameter, ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError, PrerequisiteError, StepError
+from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.scoring.simulate import Profile, positions_of, simulate
@@ -175,6 +177,27 @@ def test_width_changes_only_numerics(target: Worker) -> None:
         assert (other.argmax == whole.argmax).mean() > 0.95
         assert np.abs(other.logq - whole.logq).max() < 0.1
         assert np.abs(other.confidence - whole.confidence).max() < 0.05
+
+
+@pytest.mark.ik
+@pytest.mark.parametrize("kind", ["q8_0", "q6_K", "iq4_kt", "iq3_kt"])
+def test_a_reply_is_read_as_one_token_is_whatever_its_types(
+    ik_engine: Engine, tiny_model: Path, tmp_path: Path, kind: str
+) -> None:
+    """ik's kernels quantize weights again from 16, 24, 32 or 64 tokens on, by their type."""
+    supervisor, quant = Supervisor(tmp_path / "logs"), tmp_path / "quant.gguf"
+    names = [t.name for t in read_gguf(tiny_model).tensors if t.name.startswith("blk.")]
+    types = {name: kind for name in names if "norm" not in name}
+    rules = (TypeRule(r"^blk\..*_(q|k|v|output|gate|up|down)\.weight$", kind),)
+    job = QuantizeJob(tiny_model, quant, "Q8_0", rules, imatrix=None, threads=1, expected=types)
+    tool_runs.quantize(ik_engine, job, supervisor)
+    text = np.random.default_rng(0).integers(3, 320, 200)
+    with Worker.open(ik_engine, supervisor) as worker:
+        worker.load(ModelLoad(quant, context=512))
+        reply, single = worker.replay(PROMPT, text), worker.replay(PROMPT, text, width=1)
+        whole = worker.replay(PROMPT, text, width=512)
+    assert np.array_equal(reply.logq, single.logq)
+    assert not np.array_equal(whole.logq, single.logq)
 
 
 def test_a_wide_batch_writes_what_a_verification_reads(
