@@ -82,7 +82,7 @@ class ReplayStep(Step[ReplayOutcome]):
     for how far another quant of it is from it."""
 
     kind: ClassVar[str] = "replay"
-    version: ClassVar[int] = 3  # 2: a reply in batches that are computed like a few tokens. 3: ik KT
+    version: ClassVar[int] = 3  # 2: a reply in batches that are computed like few tokens. 3: ik KT
     phase: ClassVar[str] = Phase.REPLAY
     in_worker: ClassVar[bool] = True
 

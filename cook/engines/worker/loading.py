@@ -85,7 +85,7 @@ def model_load(
 
 _REQUANTIZED_FROM = dict.fromkeys(("iq1_kt", "iq2_kt", "iq3_kt", "iq2_s"), 16) | {"iq4_kt": 24}
 _ANY_REQUANTIZED_FROM = 32
-"""Tokens of a batch from which ik's kernels quantize weights of a type again, which rounds otherwise:
+"""Tokens of a batch from which ik's kernels quantize a type's weights again, and round otherwise:
 `is_dequant_better` of ggml/src/iqk/iqk_mul_mat.cpp (8337e4cd), the least of all processors."""
 
 
