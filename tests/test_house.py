@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_203,
     "graph": 2_174,
     "engine_setup": 290,
-    "engines": 5_957,
+    "engines": 5_980,
     "config": 137,
     "prompts": 518,
     "demo": 253,
