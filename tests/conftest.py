@@ -62,9 +62,9 @@ def _the_demos_target_is_written_once(
 
     kept, write = tmp_path_factory.mktemp("demo-target") / unpack.UNPACKED, unpack.unpack
 
-    def link(model: Any, path: Path) -> None:
+    def link(model: Any, path: Path, head: Any) -> None:
         if not kept.exists():
-            write(model, kept)
+            write(model, kept, head)
         path.hardlink_to(kept)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,8 +6,8 @@ nothing. What they read is its first layer in f32, and their output projections 
 is the same to the token, and a step costs what it does where models are served, reading weights.
 
 It is written as ``glm4moe``, which computes what ``bailingmoe2`` does under other names
-(``src/models/glm4-moe.cpp`` and ``bailingmoe2.cpp``) and can carry a head. ik_llama.cpp wants
-query, key and value apart and with biases; zeros are added.
+(``src/models/glm4-moe.cpp`` and ``bailingmoe2.cpp``), with the shipped head as its last block.
+ik_llama.cpp wants query, key and value apart and with biases; zeros are added.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from cook.formats.gguf_writer import (
 from cook.formats.quant_types import by_name
 from cook.paths import cook_home, demo_dir
 
-SHIPPED = "target-q8_0.gguf"
+SHIPPED, SHIPPED_HEAD = "target-q8_0.gguf", "head-q8_0.gguf"
 UNPACKED = "target.gguf"
 LAYERS_IN_FRONT = 14
 _FORM = f"glm4moe-{LAYERS_IN_FRONT}-1"
-"""Raise the last number when the same shipped file unpacks to other bytes."""
+"""Raise the last number when the same shipped files unpack to other bytes."""
 _ALL_F32 = 0  # LLAMA_FTYPE_ALL_F32
 _DESCRIPTION = (
     f"Demo model of cook with {LAYERS_IN_FRONT} layers in front that add nothing: a step reads "
@@ -48,24 +48,38 @@ def is_unpacked(path: Path) -> bool:
 
 def unpacked() -> Path:
     """The unpacked target below COOK_HOME; written now unless it is there."""
-    shipped = demo_dir() / SHIPPED
-    digest = files.digest(shipped).removeprefix("sha256:")
-    path = cook_home() / "demo" / f"{digest[:12]}-{_FORM}" / UNPACKED
+    shipped = [demo_dir() / name for name in (SHIPPED, SHIPPED_HEAD)]
+    digests = [files.digest(path).removeprefix("sha256:")[:12] for path in shipped]
+    path = cook_home() / "demo" / "-".join([*digests, _FORM]) / UNPACKED
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        unpack(read_gguf(shipped), path)
+        model, head = map(read_gguf, shipped)
+        unpack(model, path, head)
     return path
 
 
-def unpack(model: GgufFile, path: Path) -> None:
+def unpack(
+    model: GgufFile,
+    path: Path,
+    head: GgufFile | None = None,
+    *,
+    layers_in_front: int = LAYERS_IN_FRONT,
+) -> None:
     """Write ``model``, a bailingmoe2 whose first layer is dense, to ``path`` with the layers in
-    front; the bytes of its own weights stay."""
-    own = [part for t in model.tensors for part in _as_glm4moe(model, t.name)]
-    tensors = [t for i in range(LAYERS_IN_FRONT) for t in _layer_in_front(model, i)]
-    write_gguf_file(path, _metadata(model), [*own, *tensors], alignment=model.alignment)
+    front and ``head`` behind; the bytes of their own weights stay."""
+    own = [
+        part
+        for file in (model, head)
+        if file is not None
+        for tensor in file.tensors
+        for part in _as_glm4moe(file, tensor.name, layers_in_front)
+    ]
+    tensors = [t for i in range(layers_in_front) for t in _layer_in_front(model, i)]
+    metadata = _metadata(model, head, layers_in_front)
+    write_gguf_file(path, metadata, [*own, *tensors], alignment=model.alignment)
 
 
-def _metadata(model: GgufFile) -> dict[str, bytes]:
+def _metadata(model: GgufFile, head: GgufFile | None, layers_in_front: int) -> dict[str, bytes]:
     old, new = "bailingmoe2.", "glm4moe."
     values = {
         key.replace(old, new): model.raw_value(key)
@@ -75,13 +89,16 @@ def _metadata(model: GgufFile) -> dict[str, bytes]:
     # Here the width of the shared experts is their number times that of the routed ones.
     together = _count(model, "expert_shared_feed_forward_length")
     shared = together // _count(model, "expert_feed_forward_length")
+    if head is not None:
+        values[f"{new}nextn_predict_layers"] = encode(_count(head, "nextn_predict_layers"))
+    blocks = _count(model if head is None else head, "block_count")
     return values | {
         "general.architecture": encode("glm4moe"),
         "general.description": encode(_DESCRIPTION),
         "general.file_type": encode(_ALL_F32),
-        f"{new}block_count": encode(_count(model, "block_count") + LAYERS_IN_FRONT),
+        f"{new}block_count": encode(blocks + layers_in_front),
         f"{new}leading_dense_block_count": encode(
-            _count(model, "leading_dense_block_count") + LAYERS_IN_FRONT
+            _count(model, "leading_dense_block_count") + layers_in_front
         ),
         f"{new}expert_shared_count": encode(shared),
     }
@@ -101,9 +118,9 @@ def _renamed(name: str, by: int) -> str:
     return f"blk.{int(layer) + by}.{rest.replace('ffn_norm', 'post_attention_norm')}"
 
 
-def _as_glm4moe(model: GgufFile, name: str) -> Iterator[NewTensor]:
+def _as_glm4moe(model: GgufFile, name: str, by: int) -> Iterator[NewTensor]:
     """A tensor of the model's own, byte for byte; query, key and value apart."""
-    new = _renamed(name, LAYERS_IN_FRONT)
+    new = _renamed(name, by)
     if ".attn_qkv." not in name:
         yield replace(copy_of(model, name), name=new)
         return

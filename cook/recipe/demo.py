@@ -12,6 +12,7 @@ from cook.formats.reduction import Reduction
 from cook.paths import demo_dir
 from cook.recipe.rules import Quant, some
 from cook.recipe.schema import Recipe
+from cook.recipe.sources import OWN_HEAD
 
 SOURCE = "draft-f16.gguf"
 
@@ -20,11 +21,12 @@ def apply_demo(recipe: Recipe) -> Recipe:
     """``recipe`` with the demo's source, target, corpora and prompts.
 
     Parts that the recipe does not have stay absent, and every setting stays as it is. What
-    belongs to the replaced goes with it: ready drafts, a ready imatrix (the imatrix is computed
-    from the demo's calibration text instead), and the names of prompt categories.
+    belongs to the replaced goes with it: ready drafts but the target's own head, a ready imatrix
+    (it is computed from the demo's calibration text instead), and names of prompt categories.
     """
     demo = demo_dir()
-    changes: dict[str, object] = {"drafts": ()}
+    own = tuple(draft for draft in recipe.drafts if draft.source == OWN_HEAD)
+    changes: dict[str, object] = {"drafts": own}
     if recipe.model is not None:
         changes["model"] = recipe.model.model_copy(update={"source": demo / SOURCE})
     if recipe.imatrix is not None:

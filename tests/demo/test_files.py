@@ -10,11 +10,11 @@ import pytest
 from gguf import GGUFReader
 
 import cook.demo
-from tools.demo.config import DRAFT, TARGET, ModelConfig
+from tools.demo.config import DRAFT, HEAD, TARGET, ModelConfig
 from tools.demo.export import END_OF_TEXT, is_quantizable
 
 DEMO = Path(cook.demo.__file__).parent
-FILES = {"target-q8_0.gguf": TARGET, "draft-f16.gguf": DRAFT}
+FILES = {"target-q8_0.gguf": TARGET, "draft-f16.gguf": DRAFT, "head-q8_0.gguf": HEAD}
 
 
 def test_hashes_match_the_provenance() -> None:
@@ -25,7 +25,7 @@ def test_hashes_match_the_provenance() -> None:
         assert hashlib.sha256(content).hexdigest() == listed["sha256"], name
 
 
-def test_both_files_stay_under_48_megabytes() -> None:
+def test_the_files_stay_under_48_megabytes() -> None:
     assert sum((DEMO / name).stat().st_size for name in FILES) < 48_000_000
 
 
@@ -40,12 +40,12 @@ def test_tensors_are_those_of_the_configuration(name: str, config: ModelConfig) 
     assert reader.fields["general.architecture"].contents() == "bailingmoe2"
 
 
-def test_the_pair_shares_its_vocabulary() -> None:
+def test_they_share_a_vocabulary() -> None:
     kept = []
     for name in FILES:
         fields = GGUFReader(DEMO / name).fields
         kept.append({k: f.contents() for k, f in fields.items() if k.startswith("tokenizer.")})
-    assert kept[0] == kept[1]
+    assert kept[0] == kept[1] == kept[2]
     end = kept[0]["tokenizer.ggml.eos_token_id"]
     assert kept[0]["tokenizer.ggml.tokens"][end] == END_OF_TEXT
     assert kept[0]["tokenizer.ggml.add_bos_token"] is False

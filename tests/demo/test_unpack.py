@@ -1,5 +1,6 @@
-"""The demo's target unpacked: its own weights as shipped, layers in front that add nothing, the
-same text on both engines; made once, found by every reader."""
+"""The demo's target unpacked: its own weights and its head as shipped, layers in front that add
+nothing, the same text on both engines, which both draft with the head; made once, found by every
+reader."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, UNPACKED, unpacked
-from cook.engines.base import ModelArgs, ServerJob
+from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, SHIPPED_HEAD, UNPACKED, unpacked
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.heads import Head, HeadKind, head_of
 from cook.job.locate import locate
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 
-SOURCE = demo_dir() / SHIPPED
+SOURCE, HEAD = demo_dir() / SHIPPED, demo_dir() / SHIPPED_HEAD
 PROJECTIONS = ("q", "k", "v")
 
 
@@ -46,13 +48,22 @@ def parts(name: str) -> list[str]:
 
 
 def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
-    ours, shipped = read_gguf(unpacked()), read_gguf(SOURCE)
-    for tensor in shipped.tensors:
-        found = [ours.tensor(name) for name in parts(tensor.name)]
-        assert {t.type_name for t in found} == {tensor.type_name}
-        assert sum(t.elements for t in found) == tensor.elements
-        data = b"".join(ours.read_tensor_bytes(t.name) for t in found)
-        assert data == shipped.read_tensor_bytes(tensor.name), tensor.name
+    ours = read_gguf(unpacked())
+    for shipped in map(read_gguf, (SOURCE, HEAD)):
+        for tensor in shipped.tensors:
+            found = [ours.tensor(name) for name in parts(tensor.name)]
+            assert {t.type_name for t in found} == {tensor.type_name}
+            assert sum(t.elements for t in found) == tensor.elements
+            data = b"".join(ours.read_tensor_bytes(t.name) for t in found)
+            assert data == shipped.read_tensor_bytes(tensor.name), tensor.name
+
+
+def test_the_shipped_head_is_the_last_block() -> None:
+    ours = read_gguf(unpacked())
+    last = layer_count(ours) - 1
+    assert head_of(ours) == Head(HeadKind.MTP, alone=False, blocks=frozenset({last}))
+    assert ours.integer("glm4moe.nextn_predict_layers") == 1
+    assert ours.metadata["general.name"] == "cook-demo-target"
 
 
 def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
@@ -70,8 +81,8 @@ def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
 
 
 def test_biases_are_zero_and_nothing_else_is_new() -> None:
-    ours, shipped = read_gguf(unpacked()), read_gguf(SOURCE)
-    own = {new for t in shipped.tensors for new in parts(t.name)}
+    ours, shipped, head = map(read_gguf, (unpacked(), SOURCE, HEAD))
+    own = {new for file in (shipped, head) for t in file.tensors for new in parts(t.name)}
     front = [new for new in own if new.startswith(f"blk.{LAYERS_IN_FRONT}.")]
     added = {
         new.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.")
@@ -84,7 +95,7 @@ def test_biases_are_zero_and_nothing_else_is_new() -> None:
         f"blk.{layer}.attn_{letter}.bias" for layer in range(layers) for letter in PROJECTIONS
     }
     assert not any(any(ours.read_tensor_bytes(name)) for name in rest)
-    assert layers == layer_count(shipped) + LAYERS_IN_FRONT
+    assert layers == layer_count(shipped) + LAYERS_IN_FRONT + 1
 
 
 def layer_count(model: GgufFile) -> int:
@@ -108,6 +119,17 @@ def test_a_recipe_finds_it_even_for_a_plan() -> None:
 
 def test_the_text_is_the_same(engine: Any, tmp_path: Path) -> None:
     assert replies(engine, unpacked(), tmp_path) == replies(engine, SOURCE, tmp_path)
+
+
+def test_both_engines_draft_with_the_head(engine: Any, tmp_path: Path) -> None:
+    prompts = {p.category: p.text for p in load_prompts("demo").prompts}
+    one, settings, model = ModelArgs(threads=1), DraftSettings(2), unpacked()
+    job = ServerJob(model, one, 2048, model, one, settings, head=HeadKind.MTP)
+    with Server(engine, job, Supervisor(tmp_path / "logs")) as server:
+        answers = [server.complete(prompt, 48) for prompt in list(prompts.values())[:4]]
+    drafted = sum(answer.draft_n or 0 for answer in answers)
+    assert drafted > 50
+    assert sum(answer.draft_n_accepted or 0 for answer in answers) > 0.4 * drafted
 
 
 def replies(engine: Any, model: Path, folder: Path) -> list[object]:

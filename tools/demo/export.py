@@ -88,7 +88,9 @@ def _write_header(writer: Any, config: ModelConfig, vocabulary: Vocabulary, kind
     writer.add_vocab_size(config.n_vocab)
     writer.add_context_length(config.context_length)
     writer.add_embedding_length(config.n_embd)
-    writer.add_block_count(config.n_layer)
+    writer.add_block_count(config.n_layer + config.n_nextn)
+    if config.n_nextn:
+        writer.add_nextn_predict_layers(config.n_nextn)
     writer.add_leading_dense_block_count(config.n_dense)
     writer.add_feed_forward_length(config.n_ff_dense)
     writer.add_head_count(config.n_head)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untyped here
-    """Logits of a bailingmoe2 model, for whole windows and without a cache."""
+class Blocks(nn.Module):  # type: ignore[misc]  # torch is an extra: untyped here
+    """What a model and a head are made of, for whole windows and without a cache."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -32,17 +32,6 @@ class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untype
         full = name if layer is None else f"blk.{layer}.{name}"
         return self.weights[_key(full if full.endswith(".bias") else f"{full}.weight")]
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, length, vocabulary] of int64 tokens [batch, length]."""
-        c = self.config
-        x = F.embedding(tokens, self.weight("token_embd"))
-        cos, sin = rope_table(tokens.shape[1], c)
-        for i in range(c.n_layer):
-            x = x + self._attention(self._norm(x, "attn_norm", i), cos, sin, i)
-            h = self._norm(x, "ffn_norm", i)
-            x = x + (self._swiglu(h, "", i) if i < c.n_dense else self._experts(h, i))
-        return F.linear(self._norm(x, "output_norm"), self.weight("output"))
-
     def _norm(self, x: Tensor, name: str, layer: int | None = None) -> Tensor:
         weight = self.weight(name, layer)
         return F.rms_norm(x, (weight.shape[0],), weight, self.config.norm_eps)
@@ -53,6 +42,14 @@ class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untype
         return F.linear(F.silu(gate) * up, self.weight(f"ffn_down{suffix}", layer))
 
     def _attention(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int) -> Tensor:
+        q, k, v = self._projected(x, cos, sin, layer)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.linear(out.transpose(1, 2).flatten(2), self.weight("attn_output", layer))
+
+    def _projected(
+        self, x: Tensor, cos: Tensor, sin: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch, head, length, head_dim] of x, rotated."""
         c = self.config
         batch, length, _ = x.shape
         qkv = F.linear(x, self.weight("attn_qkv", layer))
@@ -63,11 +60,7 @@ class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untype
         q = rotate(q, cos, sin).transpose(1, 2)
         k = rotate(k, cos, sin).transpose(1, 2)
         groups = c.n_head // c.n_head_kv
-        k = k.repeat_interleave(groups, dim=1)
-        v = v.repeat_interleave(groups, dim=1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out = out.transpose(1, 2).reshape(batch, length, c.q_rows)
-        return F.linear(out, self.weight("attn_output", layer))
+        return q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
 
     def _experts(self, x: Tensor, layer: int) -> Tensor:
         """Routed plus shared experts; each expert sees its own tokens in one product."""
@@ -105,6 +98,65 @@ class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untype
         return {
             name: self.weights[_key(name)].detach().numpy() for name in self.config.tensor_shapes()
         }
+
+
+class BailingMoe2(Blocks):
+    """Logits of a bailingmoe2 model."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, vocabulary] of int64 tokens [batch, length]."""
+        c = self.config
+        x = F.embedding(tokens, self.weight("token_embd"))
+        cos, sin = rope_table(tokens.shape[1], c)
+        for i in range(c.n_layer):
+            x = x + self._attention(self._norm(x, "attn_norm", i), cos, sin, i)
+            h = self._norm(x, "ffn_norm", i)
+            x = x + (self._swiglu(h, "", i) if i < c.n_dense else self._experts(h, i))
+        return F.linear(self._norm(x, "output_norm"), self.weight("output"))
+
+
+class NextN(Blocks):
+    """A head: one block over a token and the target's state before it, then over its own."""
+
+    def forward(self, embedded: Tensor, states: Tensor, depth: int) -> list[Tensor]:
+        """The states [batch, length - k, width] of its k-th token beyond the first, k < depth.
+
+        ``embedded`` [batch, length, width]: of each token. ``states``: the target's after the token
+        before. A draft that begins at position i reads the target's states up to i, then its own
+        with the text's tokens: all drafts side by side, as a server makes them where they are right
+        (``llama_model_glm4_moe::graph_mtp``).
+        """
+        layer, length = self.config.n_layer, embedded.shape[1]
+        cos, sin = rope_table(length, self.config)
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        found = []
+        for k in range(depth):
+            own = self._norm(states[:, : length - k], "nextn.hnorm", layer)
+            both = torch.cat([self._norm(embedded[:, k:], "nextn.enorm", layer), own], -1)
+            x = F.linear(both, self.weight("nextn.eh_proj", layer))
+            normed = self._norm(x, "attn_norm", layer)
+            query, key, value = self._projected(normed, cos[k:], sin[k:], layer)
+            keys, values = [*keys, key], [*values, value]
+            x = x + F.linear(_branched(query, keys, values), self.weight("attn_output", layer))
+            x = x + self._experts(self._norm(x, "ffn_norm", layer), layer)
+            states = self._norm(x, "nextn.shared_head_norm", layer)
+            found.append(states)
+        return found
+
+
+def _branched(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Attention of each draft's last token over the text up to its begin, and over the draft."""
+    length = query.shape[2]
+    keys, values = ([part[:, :, :length] for part in parts] for parts in (keys, values))
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    scores = (query @ keys[0].mT).masked_fill(later, -torch.inf)
+    own = [(query * key).sum(-1, keepdim=True) for key in keys[1:]]
+    shares = (torch.cat([scores, *own], -1) * query.shape[-1] ** -0.5).softmax(-1)
+    out = shares[..., :length] @ values[0]
+    for k, value in enumerate(values[1:], length):
+        out = out + shares[..., k : k + 1] * value
+    return out.transpose(1, 2).flatten(2)
 
 
 def rope_table(length: int, config: ModelConfig) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tools.demo.model import BailingMoe2
+from tools.demo.model import Blocks
 
 # First steps of the "Polar Express" iteration (arXiv 2505.16932), for a first
 # singular value of at most 1; three are enough for an update direction.
@@ -30,7 +30,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 class Optimizer:
     """One object for a whole model; `step(scale)` with the schedule's factor."""
 
-    def __init__(self, model: BailingMoe2, muon_rate: float, adam_rate: float) -> None:
+    def __init__(self, model: Blocks, muon_rate: float, adam_rate: float) -> None:
         self.muon_rate, self.adam_rate = muon_rate, adam_rate
         self.hidden: list[tuple[str, Tensor]] = []
         self.other: list[tuple[str, Tensor]] = []

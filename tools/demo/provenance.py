@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tools.demo.config import DRAFT, TARGET
+from tools.demo.config import DRAFT, HEAD, TARGET, ModelConfig
 from tools.demo.corpus import FOCUS
 
 HERE = Path(__file__).parents[2] / "cook" / "demo"
@@ -63,12 +63,12 @@ def _licences(source: dict[str, str], wheels: Path) -> list[str]:
 
 
 def provenance(sources: list[dict[str, str]], work: Path) -> dict[str, Any]:
-    names = ["target-q8_0.gguf", "draft-f16.gguf", "NOTICE"]
+    names = ["target-q8_0.gguf", "draft-f16.gguf", "head-q8_0.gguf", "NOTICE"]
     names += [f"data/{p.name}" for p in sorted((HERE / "data").iterdir())]
     packages = ("torch", "tokenizers", "gguf", "numpy")
     return {
         "files": {name: _file(HERE / name) for name in names},
-        "models": {"target": _model(TARGET.as_dict()), "draft": _model(DRAFT.as_dict())},
+        "models": {"target": _model(TARGET), "draft": _model(DRAFT), "head": _model(HEAD)},
         "corpus": {"sources": sources, "focus": FOCUS},
         "tokenizer": {"kind": "byte-level BPE, pre-tokenizer gpt-2", "tokens": TARGET.n_vocab},
         "training": json.loads((work / "stages.json").read_text(encoding="utf-8")),
@@ -83,25 +83,23 @@ def _file(path: Path) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _model(config: dict[str, object]) -> dict[str, object]:
-    shapes = (TARGET if config["name"] == TARGET.name else DRAFT).tensor_shapes()
+def _model(config: ModelConfig) -> dict[str, object]:
     total = active = 0
-    used = (TARGET if config["name"] == TARGET.name else DRAFT).n_expert_used
-    for name, shape in shapes.items():
+    for name, shape in config.tensor_shapes().items():
         size = 1
         for length in shape:
             size *= length
         total += size
         if name != "token_embd.weight":
-            active += size * used // shape[0] if "_exps" in name else size
-    return config | {"parameters": total, "active_parameters": active}
+            active += size * config.n_expert_used // shape[0] if "_exps" in name else size
+    return config.as_dict() | {"parameters": total, "active_parameters": active}
 
 
 def _curve(path: Path) -> dict[str, Any]:
     """Every tenth of a stage, averaged over its rows."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     step = max(1, len(rows) // 10)
-    keys = [key for key in ("loss", "kl", "agree") if key in rows[0]]
+    keys = [key for key in ("loss", "kl", "agree", "agree_2", "agree_3") if key in rows[0]]
     curve = []
     for first in range(0, len(rows), step):
         part = rows[first : first + step]

@@ -43,11 +43,23 @@ class Reference:
 
     def logits(self, tokens: Tokens) -> Array:
         """Logits [length, vocabulary] of one sequence of token ids [length]."""
+        return np.asarray(self.states(tokens) @ self.tensors["output.weight"].T)
+
+    def states(self, tokens: Tokens) -> Array:
+        """The normed residual stream [length, width] at its end, which heads read."""
+        return self._norm(self.stream(tokens, self.metadata["block_count"]), "output_norm")
+
+    def stream(self, tokens: Tokens, layers: int) -> Array:
+        """The residual stream [length, width] behind so many layers."""
         x = self.tensors["token_embd.weight"][tokens]
-        for layer in range(self.metadata["block_count"]):
-            x = self.attended(x, layer)
-            x = x + self.feed_forward(self.normed(x, layer), layer)
-        return self._norm(x, "output_norm") @ self.tensors["output.weight"].T
+        for layer in range(layers):
+            x = self.block(x, layer)
+        return x
+
+    def block(self, x: Array, layer: int) -> Array:
+        """The residual stream [length, width] behind a layer."""
+        x = self.attended(x, layer)
+        return x + self.feed_forward(self.normed(x, layer), layer)
 
     def attended(self, x: Array, layer: int) -> Array:
         """The residual stream [length, width] after a layer's attention."""

@@ -60,18 +60,13 @@ def run_corpus(arguments: argparse.Namespace) -> None:
 
 def run_tokenizer(arguments: argparse.Namespace) -> None:
     """documents -> tokenizer.json and train.bin"""
-    import numpy as np
-
     work: Path = arguments.work
     documents = json.loads((work / "documents.json").read_text(encoding="utf-8"))
     tokenizer.train(documents["train"], TARGET.n_vocab, work / "tokenizer.json")
     loaded = tokenizer.load(work / "tokenizer.json")
-    end = loaded.token_to_id(export.END_OF_TEXT)
     for part in ("train", "focus", "evaluation"):
-        ids: list[int] = []
-        for encoding in loaded.encode_batch(documents[part]):
-            ids += [*encoding.ids, end]
-        np.array(ids, dtype=np.uint16).tofile(work / f"{part}.bin")
+        ids = tokenizer.encoded(loaded, documents[part])
+        ids.tofile(work / f"{part}.bin")
         print(part, len(ids), "tokens", sum(map(len, documents[part])), "characters")
 
 
