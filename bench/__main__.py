@@ -11,6 +11,7 @@ from functools import partial
 from bench.alike import alike
 from bench.comparisons import build, empty_rebuild, help_page
 from bench.counts import counts, exact_counts, real_counts
+from bench.heads import heads
 from bench.ngram_counts import ngram_counts, two_stage_counts
 from bench.replay_cost import replay_cost
 from bench.search_contests import search_contests
@@ -27,6 +28,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     **{f"counts-exact-{engine}": partial(exact_counts, engine) for engine in engine_names()},
     "ngram-counts": ngram_counts,
     "two-stage-counts": two_stage_counts,
+    "heads": heads,
     "alike": alike,
     "tensor-reuse": tensor_reuse,
     "search-contests": search_contests,

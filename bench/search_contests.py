@@ -1,6 +1,6 @@
 """Searches of an exhausted space: what they miss, what they beat, how often they are worse.
 
-Every mix of the space was replayed once (:mod:`bench.mix_table`), so a search is given the table in
+Every mix of the space was replayed once (:mod:`tools.mix_table`), so a search is given the table in
 the place of replays, and the best mix of every size is known. The sizes go evenly from the smallest
 mix to the largest. At each there are two searches, one on either half of the prompts, and what they
 end with is held against its rivals on the half that they did not see: on every prompt once.
@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bench.mix_table import FAMILIES, MixTable, table_of
 from bench.study import Study
 from cook.record.measured import Interval
 from cook.record.search_record import SearchVerdict
@@ -26,6 +25,7 @@ from cook.search.ledger import Budget, Ledger
 from cook.search.search import explored
 from cook.search.sensitivity import nll
 from cook.search.space import Mix
+from tools.mix_table import FAMILIES, MixTable, table_of
 
 SHARE = 0.05
 """Of the mixes of the space, the evaluations that a search may take."""

@@ -1,6 +1,6 @@
 """The picture docs/images/search-contests.svg: what searches find at many sizes, and their rivals.
 
-``python -m tools.search_figure`` searches the tables of :mod:`bench.mix_table`, a minute or two.
+``python -m tools.search_figure`` searches the tables of :mod:`tools.mix_table`, a minute or two.
 Lengths are of every prompt of a table, each of a search that did not see it. What it prints is what
 the picture shows in words.
 """
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.mix_table import MixTable
 from bench.search_contests import HAND, SIZES, by_hand, contests, tables
 from cook.report.canvas import Named, Plot, Sheet, svg_file
+from tools.mix_table import MixTable
 
 IMAGE = Path(__file__).resolve().parent.parent / "docs" / "images" / "search-contests.svg"
 LINES = {"found": "found: least KLD", "perplexity": "least perplexity"}

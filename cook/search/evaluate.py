@@ -81,7 +81,7 @@ class Replies:
 
 
 Evaluator = Callable[[Mix, tuple[str, ...]], Replies]
-"""What a mix does on the prompts of these ids: by replay, or from a table (bench/mix_table.py)."""
+"""What a mix does on the prompts of these ids: by replay, or from a table (tools/mix_table.py)."""
 
 
 @dataclass(frozen=True)

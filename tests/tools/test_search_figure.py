@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.mix_table import MixTable, table_of
 from bench.search_contests import HAND
 from cook.report.canvas import svg_file
+from tools.mix_table import MixTable, table_of
 from tools.search_figure import IMAGE, LINES, Panel, contests_plot, panel
 
 

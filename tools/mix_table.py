@@ -6,8 +6,8 @@ output. All are replayed on the same prompts, beginnings cut from text that no t
 such a table in the place of replays a search costs milliseconds, so that a hundred can be run, and
 what it misses is known, since the best of every size is.
 
-    python -m bench.mix_table demo      # half an hour alone; writes tests/data/mixes_demo.npz
-    python -m bench.mix_table dense
+    python -m tools.mix_table demo      # half an hour alone; writes tests/data/mixes_demo.npz
+    python -m tools.mix_table dense
 """
 
 from __future__ import annotations
