@@ -101,12 +101,12 @@ class Worker(Closing):
         self._from.close()
         self._running.stop()
 
-    def load(self, model: ModelLoad, *, carry: bool = False, beside: bool = False) -> ModelInfo:
+    def load(self, model: ModelLoad, *, carry: bool = False, keeps_target: bool = False) -> ModelInfo:
         """Load a model, make its context, and check that its logits are numbers.
 
         What was loaded before is replaced; where that has the same weights, by its context alone.
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
-        cache, which lies in memory twice for that time (mainline only). ``beside``: a head, next to
+        cache, which lies in memory twice for that time (mainline only). ``keeps_target``: a head, next to
         its target, which was loaded before and stays until what is loaded next is no head.
         """
         before = self.log.stat().st_size
@@ -130,7 +130,7 @@ class Worker(Closing):
             devices=",".join(model.devices) or None,
             numa=model.numa or None,
             carry=carry or None,
-            beside=beside or None,
+            keeps_target=keeps_target or None,
         )
         if not loaded["known"]:
             self._loaded_at = before
@@ -234,7 +234,7 @@ class Worker(Closing):
 
     def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
         """The hidden states [prompt + emitted - 1, size] of this target, or the one that a head is
-        loaded beside, which its heads read, as :meth:`replay` reads the two."""
+        loaded next to, which its heads read, as :meth:`replay` reads the two."""
         text = [*prompt, *emitted[:-1]]
         _, got = self._request("rows", {"text": text}, prompt=len(prompt))
         return got["rows"].reshape(len(text), -1)
@@ -327,7 +327,7 @@ class Worker(Closing):
         n_predict: int,
         server_context: int,
     ) -> tuple[tuple[int, int], Floats32]:
-        """(drafted, accepted) tokens of the head that is loaded beside its target, driven as
+        """(drafted, accepted) tokens of the head that is loaded next to its target, driven as
         mainline's server does; ``before`` as of :meth:`replay_head`, and the row that this request
         leaves.
         """

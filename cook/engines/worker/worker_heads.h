@@ -10,7 +10,7 @@
 #ifdef COOK_HAS_HEADS
 #include <dlfcn.h>
 
-static int32_t n_branches;  // of drafts, beside the text, that a head's context was made for
+static int32_t n_branches;  // of drafts, next to the text, that a head's context was made for
 static const float * no_row;
 static const float ** row_in;  // of each token of `batch`: what the target had before it; NULL is zeros
 

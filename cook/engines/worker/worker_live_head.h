@@ -1,4 +1,4 @@
-// A head driven as mainline's server drives it, beside its target. See worker_heads.h.
+// A head driven as mainline's server drives it, next to its target. See worker_heads.h.
 #ifndef COOK_WORKER_LIVE_HEAD_H
 #define COOK_WORKER_LIVE_HEAD_H
 
@@ -24,7 +24,7 @@ static void decode_both(const int32_t * t, int32_t n, int32_t pos, bool all_outp
     memcpy(pending, rows + (size_t) (n - 1) * size, size * 4);
 }
 
-// As op_live_shapes, of a head beside its target: mainline's common_speculative_impl_draft_mtp.
+// As op_live_shapes, of a head next to its target: mainline's common_speculative_impl_draft_mtp.
 // `before` is the row that the request before left in the server, zeros at first; `row` is what
 // this one leaves.
 static void op_live_shapes_head(void) {
@@ -34,7 +34,7 @@ static void op_live_shapes_head(void) {
     const float * before = array("before", &n_before, false);
     check_tokens(prompt, n_prompt);
     check_tokens(emitted, n);
-    if (!ext || !other.model) { fail("no head is loaded beside its target"); }
+    if (!ext || !other.model) { fail("no head is loaded next to its target"); }
     const int32_t size = row_size(), n_max = integer("n_max", 3, 1, n_batch - 1), n_min = integer("n_min", 0, 0, 1024);
     const float p_min = (float) number("p_min", 0.0);
     const int32_t limit = integer("n_predict", n, 1, INT32_MAX), server_ctx = integer("server_ctx", other.n_ctx, 1, other.n_ctx);

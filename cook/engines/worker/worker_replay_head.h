@@ -4,7 +4,7 @@
 
 #ifdef COOK_HAS_HEADS
 // Rows of every token of `text`, [n, row_size] f4: its first `prompt` tokens are read in whole batches,
-// what follows as a reply is. Where a head is loaded beside its target, the target's.
+// what follows as a reply is. Where a head is loaded next to its target, the target's.
 static void op_rows(void) {
     need_context();
     if (other.model) { exchange(); }
