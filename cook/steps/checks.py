@@ -193,7 +193,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         totals = np.zeros((2, 2), dtype=np.int64)
         with bench.workers.loaded(self.engine, replace(target, gives_rows=True)) as (worker, info):
             context = min(live.context, info.context_train)
-            worker.load(head(0, settings.n_max), keeps_target=True)
+            worker.load(head(0, settings.n_max), onto=True)
             for outcome in self.live.stored(bench):
                 row: Floats32 | None = None
                 for request in requests_of(outcome, recorded, live.max_tokens):
@@ -211,7 +211,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
                     if run is not None:
                         seen.append((request, run, before))
                         exact += counts == (run.draft_n or 0, run.draft_n_accepted or 0)
-            worker.load(head(WAVE, settings.n_max), keeps_target=True)
+            worker.load(head(WAVE, settings.n_max), onto=True)
             for request, run, before in seen:
                 rows = worker.rows(request.prompt, request.tokens)
                 found = worker.replay_head(

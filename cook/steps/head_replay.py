@@ -116,7 +116,7 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         first = self.rows.load(bench, context) if self.streams else load
         with bench.workers.loaded(self.engine, first) as (worker, _):
             if self.streams:
-                worker.load(load, keeps_target=True)
+                worker.load(load, onto=True)
             streamed = (rows_of(worker, reply).astype(np.float32) for reply in trace)
             kept = streamed if self.streams else read_rows(bench, self.rows)
             for index, (reply, rows) in enumerate(zip(trace, kept, strict=True)):

@@ -238,7 +238,7 @@ static void op_load(void) {
     check_defaults();
 #ifdef COOK_HAS_HEADS
     if (other.model) { unload(); exchange(); }  // a head goes, and its target is what was loaded
-    if (integer("keeps_target", 0, 0, 1)) { need_context(); exchange(); }
+    if (integer("onto", 0, 0, 1)) { need_context(); exchange(); }
     other.exchanged = false;
 #endif
     struct llama_model_params mp = llama_model_default_params();

@@ -101,12 +101,12 @@ class Worker(Closing):
         self._from.close()
         self._running.stop()
 
-    def load(self, model: ModelLoad, *, carry: bool = False, keeps_target: bool = False) -> ModelInfo:
+    def load(self, model: ModelLoad, *, carry: bool = False, onto: bool = False) -> ModelInfo:
         """Load a model, make its context, and check that its logits are numbers.
 
         What was loaded before is replaced; where that has the same weights, by its context alone.
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
-        cache, which lies in memory twice for that time (mainline only). ``keeps_target``: a head, next to
+        cache, which lies in memory twice for that time (mainline only). ``onto``: a head, next to
         its target, which was loaded before and stays until what is loaded next is no head.
         """
         before = self.log.stat().st_size
@@ -130,7 +130,7 @@ class Worker(Closing):
             devices=",".join(model.devices) or None,
             numa=model.numa or None,
             carry=carry or None,
-            keeps_target=keeps_target or None,
+            onto=onto or None,
         )
         if not loaded["known"]:
             self._loaded_at = before
