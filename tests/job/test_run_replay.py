@@ -273,7 +273,7 @@ def test_a_context_of_the_draft_s_own_that_holds_every_text_is_replayed(
     assert (short.context, long.context) == (256, 1024)
     assert (short.memory_bytes or 0) < (long.memory_bytes or 0)
     replays = [s.label for s in record.steps if s.state == "ran" and s.kind == "replay"]
-    assert len([label for label in replays if "in batches of" not in label]) == 1, "once for both"
+    assert len([label for label in replays if "token by token" not in label]) == 1, "once for both"
     left = record.candidate("draft context=256 n_max=4")
     kept = record.candidate("draft context=1024 n_max=4")
     assert left.predicted is None
