@@ -1,35 +1,39 @@
 """Quants of the demo target's head: replay beside live servers, and what each costs.
 
-One build drafts live with every quant at one length. Another replays them at lengths 1 to 8 and
-three p_min. Its reading of the target and of all heads is compared with what the live runs take for
-so many settings, and acceptance with theirs at that length. Apart from these: what reading a text
-with its hidden states costs beside reading it bare, in turns.
+Every quant drafts live at one length. Then the target reads its text once more and every head is
+replayed, for lengths 1 to 8 and three p_min: acceptance at the one length is compared with the
+live runs', and the time of it all with what these take for so many settings. Apart from these: what
+reading a text with its hidden states costs beside reading it bare, in turns.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from bench.comparisons import built
-from bench.study import Study
+from bench.counts import MAKING
+from bench.study import Study, empty_executor
 from cook.demo.unpack import unpacked
-from cook.engines.base import ModelArgs
+from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
+from cook.job.layout import Layout
+from cook.job.prepare import prepare
+from cook.recipe.load import parse_recipe
+from cook.scoring.simulate import simulate
+from cook.steps.deal import DealStep
+from cook.steps.head_replay import head_replies
 
 LENGTH, LENGTHS, P_MIN = 2, list(range(1, 9)), [0.0, 0.3, 0.6]
 MOST_POINTS, MOST_COST, MOST_ROWS_COST, ROUNDS = 0.5, 0.1, 1.15, 9
-READING = ("trace", "rows", "head-replay")
 RECIPE = """\
 version: 1
 name: heads
@@ -52,71 +56,93 @@ score:
   max_tokens: 96
   context: 2048
   draft: {n_max: LENGTHS, p_min: P_MIN, args: {threads: 1}}
-  live_budget: {minutes: MINUTES}
 """
 
 
 def heads() -> Study:
     """The bundled engine's."""
+    ran, said, served, seconds = _counts()
     with TemporaryDirectory(prefix="cook-bench-") as folder:
-        live = _record(Path(folder), "live", [LENGTH], [0.0], 30)
-        replayed = _record(Path(folder), "replay", LENGTHS, P_MIN, 0.1)
         cost, lowest, highest = _rows_cost(Path(folder))
-    ran = _candidates(live, lambda one: one["live"])
-    said = _candidates(replayed, lambda one: one["predicted"]["figures"])
-    errors = {name: 100 * (_accepted(said[name]) - _accepted(ran[name])) for name in ran}
-    order = [
-        (a, b)
+    points = {name: 100 * (_accepted(said[name]) - _accepted(ran[name])) for name in ran}
+    other = [
+        f"{a} and {b}"
         for a, b in combinations(ran, 2)
         if (_accepted(ran[a]) - _accepted(ran[b])) * (_accepted(said[a]) - _accepted(said[b])) < 0
     ]
-    seconds = sum(s["seconds"] for s in replayed["steps"] if s["kind"] in READING)
-    served = sum(one["wall_ms"] for one in ran.values()) / 1000 * len(LENGTHS) * len(P_MIN)
+    within = max(map(abs, points.values())) <= MOST_POINTS and seconds <= MOST_COST * served
     lines = (
         f"heads by replay and live, n_max {LENGTH}: at most {MOST_POINTS} points each",
         *(
-            f"  {name:10} live {_counts(ran[name])} = {_accepted(ran[name]):.2%}, replay "
-            f"{_counts(said[name])} = {_accepted(said[name]):.2%}, {error:+.2f} points"
-            for name, error in errors.items()
+            f"  {name:10} live {_shown(ran[name])}, replay {_shown(said[name])}, {off:+.2f} points"
+            for name, off in points.items()
         ),
-        f"  pairs that replay has in the other order: {order or 'none'}",
-        f"trace, rows and replay of {len(ran)} heads, {len(LENGTHS)} lengths, {len(P_MIN)} p_min: "
-        f"{seconds:.0f} s; live, as one length takes: {served:.0f} s; {seconds / served:.3f}x, at "
-        f"most {MOST_COST}x",
+        f"  pairs that replay has in the other order: {', '.join(other) or 'none'}",
+        f"trace, hidden states and replay of {len(ran)} heads, {len(LENGTHS)} lengths, "
+        f"{len(P_MIN)} p_min: {seconds:.0f} s; live, as one length takes: {served:.0f} s; "
+        f"{seconds / served:.3f}x, at most {MOST_COST}x",
         f"a text with its hidden states beside bare: {cost:.3f}x (rounds {lowest:.3f} to "
         f"{highest:.3f}, n={ROUNDS}), at most {MOST_ROWS_COST}x",
     )
-    within = max(map(abs, errors.values())) <= MOST_POINTS and seconds <= MOST_COST * served
     return Study(lines, within and cost <= MOST_ROWS_COST)
 
 
-def _record(
-    folder: Path, method: str, lengths: list[int], p_min: list[float], minutes: float
-) -> dict[str, Any]:
-    filled = {"METHOD": method, "LENGTHS": lengths, "P_MIN": p_min, "MINUTES": minutes}
+Counted = dict[str, tuple[int, int]]
+"""(drafted, accepted) tokens by head."""
+
+
+def _counts() -> tuple[Counted, Counted, float, float]:
+    """Live and by replay at the one length, and the seconds of all settings live and by replay."""
+    live, traced = _laid_out("live", [LENGTH], [0.0]), _laid_out("replay", LENGTHS, P_MIN)
+    plan = traced.forecast
+    assert plan is not None, "laid out by replay"
+    settings = DraftSettings(n_max=LENGTH, p_min=0.0)
+    ran: Counted = {}
+    said: Counted = {}
+    served = 0.0
+    with empty_executor() as executor:
+        making = (step for draft in live.drafts for step in draft.making())
+        executor.run(s for s in making if s.kind in MAKING or s.kind == "head-imatrix")
+        for configuration in live.grid:
+            dealing = DealStep((configuration.live,), 0, together=False)
+            block = executor.run([dealing]).result(dealing)
+            assert block is not None, "it ran"
+            assert configuration.draft is not None, "the grid holds drafts"
+            counts = [(run.draft_n or 0, run.draft_n_accepted or 0) for run in block.runs]
+            ran[configuration.draft.name] = _sum(counts)
+            served += sum(run.wall_ms for run in block.runs) / 1000
+        started = time.perf_counter()
+        executor.run(head.replay for head in plan.heads)
+        seconds = time.perf_counter() - started
+        trace = executor.outcomes.artifact(plan.trace)
+        for head in plan.heads:
+            replay = executor.outcomes.artifact(head.replay)
+            limits = {"n_predict": plan.n_predict, "context": plan.context}
+            found = head_replies(head.replay, trace, replay, **limits)
+            simulated = [simulate(positions, settings, head.profile) for _, positions in found]
+            said[head.draft.name] = _sum([(s.draft_n, s.draft_n_accepted) for s in simulated])
+    return ran, said, served * len(LENGTHS) * len(P_MIN), seconds
+
+
+def _laid_out(method: str, lengths: list[int], p_min: list[float]) -> Layout:
     text = RECIPE
-    for word, value in filled.items():
+    for word, value in {"METHOD": method, "LENGTHS": lengths, "P_MIN": p_min}.items():
         text = text.replace(word, str(value))
-    recipe = folder / f"{method}.yaml"
-    recipe.write_text(text, encoding="utf-8")
-    return built(recipe, folder / "home")
+    recipe = parse_recipe(text, Path("study.yaml").absolute())
+    return prepare(recipe, engines=["bundled"]).layouts[0]
 
 
-def _candidates(
-    record: dict[str, Any], figures_of: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """The figures of each head at the one length, without p_min."""
-    settings = {"n_max": LENGTH, "n_min": 0, "p_min": 0.0}
-    found = [c for c in record["candidates"] if c["draft"] and c["settings"] == settings]
-    return {c["draft"]: figures_of(c) for c in found}
+def _sum(counts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    drafted, accepted = np.sum(counts, axis=0).tolist()
+    return drafted, accepted
 
 
-def _accepted(figures: dict[str, Any]) -> float:
-    return float(figures["accepted"] / figures["drafted"])
+def _accepted(counted: tuple[int, int]) -> float:
+    return counted[1] / counted[0]
 
 
-def _counts(figures: dict[str, Any]) -> str:
-    return f"{figures['accepted']:.0f}/{figures['drafted']:.0f}"
+def _shown(counted: tuple[int, int]) -> str:
+    return f"{counted[1]}/{counted[0]} = {_accepted(counted):.2%}"
 
 
 def _rows_cost(folder: Path) -> tuple[float, float, float]:
