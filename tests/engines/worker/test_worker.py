@@ -263,7 +263,7 @@ def test_a_seed_repeats(target: Worker) -> None:
     assert not np.array_equal(one.tokens, other.tokens)
 
 
-@pytest.mark.parametrize("profile", Profile)
+@pytest.mark.parametrize("profile", [p for p in Profile if p is not Profile.IK_2026_08_MTP])
 @pytest.mark.parametrize("p_min", [0.0, 0.4])
 def test_rollouts_and_simulation_equal_live_shapes(
     worker: Worker, tiny_model: Path, noisy_draft: Path, profile: Profile, p_min: float
