@@ -46,7 +46,7 @@ from cook.steps.head_replay import broken_head
 
 if TYPE_CHECKING:
     from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep
+    from cook.steps.imatrix import ImatrixStep
 
 
 def assemble(

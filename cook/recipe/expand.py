@@ -98,7 +98,14 @@ class _Settings:
 
 
 _INHERITED = (
-    *("type", "mixture", "imatrix", "tensors_from", "experts", "prune_layers", "split", "part"),
+    "type",
+    "mixture",
+    "imatrix",
+    "tensors_from",
+    "experts",
+    "prune_layers",
+    "split",
+    "part",
 )
 _NOTHING = _Settings(QuantSettings())
 

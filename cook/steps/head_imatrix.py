@@ -26,8 +26,8 @@ from cook.steps.imatrix import CORPUS_FILE, ImatrixOutcome, ImatrixStep, Otherwi
 from cook.steps.phase import Phase
 from cook.steps.work import CHUNK_TOKENS, head_bytes, text_cost
 
-_EMBEDDING = (".embed_tokens.", "ffn_gate_inp", "_norm", "enorm", "hnorm")
-"""In the names of a block's matrices that are not multiplied, or never quantized."""
+_WITHOUT_ENTRY = (".embed_tokens.", "ffn_gate_inp", "_norm", "enorm", "hnorm")
+"""In the names of a block's tensors that are not multiplied, or never quantized."""
 
 
 @dataclass(frozen=True)
@@ -177,5 +177,5 @@ def _multiplied(tensors: tuple[TensorInfo, ...]) -> Iterator[TensorInfo]:
     """The matrices of a head's block that get an entry each."""
     for tensor in tensors:
         matrix = len(tensor.shape) > 1 and tensor.name.startswith("blk.")
-        if matrix and not any(part in tensor.name for part in _EMBEDDING):
+        if matrix and not any(part in tensor.name for part in _WITHOUT_ENTRY):
             yield tensor

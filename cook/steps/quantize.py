@@ -164,9 +164,8 @@ class QuantizeStep(ModelStep):
         job = self.job(bench.directory / MODEL_FILE, imatrix, bench.threads)
         tool_runs.check_job(self.engine, job)
         importance = Importance.read(imatrix, self.engine.flavour)
-        file = read_gguf(job.source)
-        if self.part is not None:
-            file = head_alone(file)
+        source = read_gguf(job.source)
+        file = source if self.part is None else head_alone(source)
         types = self._types(file, importance)
         no_worker = ""
         if types is not None:
@@ -184,7 +183,7 @@ class QuantizeStep(ModelStep):
             )
         else:
             result = self._by_tool(job, file, importance, bench)
-        if self.part is not None and len(file.tensors) < len(read_gguf(job.source).tensors):
+        if len(file.tensors) < len(source.tensors):
             result = replace(result, command=())  # no tool makes a part of a file
         again = f"llama-quantize made every tensor again, shared with no other: {no_worker}"
         warnings = (*([again] if no_worker else ()), *result.warnings)

@@ -5,6 +5,7 @@ the artifacts that an undisturbed one makes. A hundred under ``make soak``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -143,3 +144,40 @@ def test_ctrl_c_at_the_client_ends_its_programs(
     while folders := workspaces(home):  # a worker removes its own once its program has ended
         assert time.monotonic() < deadline, folders
         time.sleep(0.1)
+
+
+def test_two_cooks_with_one_recipe_make_each_step_once(
+    tmp_path: Path, bundled: Any, processes: Processes
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TEXT)
+    alone, home = tmp_path / "alone", tmp_path / "home"
+    assert build(recipe, alone).wait() == 0, said(alone)
+    cooks = [build(recipe, home, "--scheduler", processes.address, "--json") for _ in range(2)]
+    assert [cook.wait() for cook in cooks] == [0, 0], said(home)
+    assert contents(home).keys() == contents(alone).keys()
+    ran = programs_of_steps(home)
+    assert sorted(ran) == sorted(programs_of_steps(alone))
+    assert len(ran) == len({step for step, _ in ran}) >= 3
+
+
+LAST_LINES = ("Final estimate:", "Same top p:")
+
+
+def programs_of_steps(home: Path) -> list[tuple[str, str]]:
+    """Programs that ran for a step, by its folder and their own in it, without its number.
+
+    llama-perplexity at times exits 0 without its last line, and is run again within its step
+    (:mod:`cook.engines.tool_runs`): such a run does not count.
+    """
+    folders = [path.parent for path in (home / "logs").glob("*--bundled--*/*/command.json")]
+    return [
+        (folder.parent.name, re.sub(r"-\d+$", "", folder.name))
+        for folder in folders
+        if "llama-perplexity" not in (folder / "command.json").read_text()
+        or any(line in said for said in said_by(folder) for line in LAST_LINES)
+    ]
+
+
+def said_by(program: Path) -> list[str]:
+    return [path.read_text(errors="replace") for path in program.glob("std*.log")]

@@ -253,3 +253,22 @@ def _demo(name: str) -> Path:
     from cook.paths import demo_dir
 
     return demo_dir() / name
+
+
+def test_the_figures_are_the_servers_own(record: Record, home: Path) -> None:
+    """Sums in the record equal the sums over the stored answers of the server."""
+    store = Store(home / "store")
+    candidate = record.candidate("MIXED n_max=4")
+    made = next(d.key for d in record.drafts if d.quant == "MIXED")
+    runs = [
+        run
+        for a in store.entries()
+        if a.kind == "deal"
+        for server, dealt in zip(a.key_parts["params"]["servers"], a.result["dealt"], strict=True)
+        if server["inputs"].get("draft") == made and server["params"]["settings"]["n_max"] == 4
+        for run in dealt["outcome"]["runs"]
+    ]
+    assert runs
+    assert candidate.live.drafted == sum(run["draft_n"] or 0 for run in runs)
+    assert candidate.live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
+    assert candidate.live.tokens == sum(run["predicted_n"] - 1 for run in runs)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cook.errors import InputError
 from cook.logs import requests
 from cook.logs.requests import LoggedRequest, LogReader, ServerLog, read_server_log
+from tests.logs.hostile_log import hostile_log
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
@@ -411,3 +412,17 @@ def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     with pytest.raises(InputError, match="more than 3 requests"):
         read((DATA / "llama-cpp.log").read_bytes())
+
+
+def test_ten_megabytes_of_hostile_lines_change_nothing() -> None:
+    noise = hostile_log(10 << 20).split(b"\n")
+    log = read(b"\n".join(hostile_lines_between(noise)))
+    assert [figures(r) for r in log.requests] == PLAIN
+    assert read(b"\n".join(noise)).requests == ()
+
+
+def hostile_lines_between(noise: list[bytes]) -> list[bytes]:
+    share = len(noise) // len(REAL)
+    return [
+        line for i, real in enumerate(REAL) for line in (real, *noise[i * share : (i + 1) * share])
+    ]

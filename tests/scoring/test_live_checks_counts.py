@@ -137,3 +137,28 @@ def test_end_of_generation_within_drafts(
     )
     assert found.passed, found
     assert any(r.stop == "eos" for r in live)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("p_min", [0.0, 0.3])
+@pytest.mark.parametrize("n_max", [4, 8])
+def test_sixty_requests(
+    bundled: Engine,
+    supervisor: Supervisor,
+    pair: Pair,
+    n_max: int,
+    p_min: float,
+    temperature: float,
+) -> None:
+    found, _ = count(
+        bundled,
+        supervisor,
+        pair,
+        DraftSettings(n_max, 0, p_min),
+        requests=60,
+        temperature=temperature,
+    )
+    print(found)
+    assert found.passed, found
+    assert abs(fast_error(found)) <= 0.005

@@ -402,3 +402,20 @@ def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode
     (job,) = jobs
     assert (job.threads, job.ftype, job.rules) == (3, "Q4_K_M", step.rules)
     assert step.predicted_bytes() == 77
+
+
+@pytest.mark.engine
+def test_another_type_of_the_output_makes_that_tensor_alone(
+    bundled: Any, models: Models, tmp_path: Path
+) -> None:
+    first = step_of(bundled, models.whole(), "q4_K", None)
+    second = replace(
+        first,
+        quant="output",
+        rules=(TypeRule("^output[.]weight$", "q8_0"), *first.rules),
+        expected=tuple((n, "q8_0" if n == "output.weight" else t) for n, t in first.expected),
+    )
+    outcomes = run([first, second], tmp_path)
+    one, other = outcomes.artifact(first).pieces, outcomes.artifact(second).pieces
+    assert len(other - one) == 1
+    require_same(read_gguf(outcomes.artifact(second).file(MODEL_FILE)), by_tool(second, tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
 from cook.engines.server_api import Completion, TokenProbability, TopToken
 from cook.engines.worker.kept_workers import KeptWorkers
+from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import CookError, InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -296,3 +299,25 @@ def test_a_hole_is_marked() -> None:
     assert reply.top_ids.tolist() == [[4, 9], [-1, -1], [6, 9]]
     with pytest.raises(InputError, match="no token ids"):
         reply_of_completion(answer(None, []), *ASKED, PLAN)
+
+
+@pytest.mark.engine
+def test_a_server_and_the_worker_record_the_same(
+    bundled: Engine, tiny_model: Path, tmp_path: Path
+) -> None:
+    supervisor = Supervisor(tmp_path / "logs")
+    prompt = (1, 40, 41, 42)
+    args = ModelArgs(threads=1, threads_batch=1)
+    with Server(bundled, ServerJob(tiny_model, args, 512), supervisor) as server:
+        told = server.complete(prompt, 24, n_probs=8)
+    plan = replace(PLAN, top=8)
+    over_http = reply_of_completion(told, PLAN.prompts[0], "hi", prompt, plan)
+    with Worker.open(bundled, supervisor) as worker:
+        worker.load(ModelLoad(tiny_model, context=512))
+        said = worker.generate(prompt, n_predict=24, top=8)
+    assert over_http.tokens.tolist() == said.tokens.tolist()
+    known = over_http.known
+    assert known.mean() > 0.5  # byte tokens leave holes
+    assert np.abs(over_http.logp - said.logp)[known].max() < 1e-2
+    assert said.top_ids is not None
+    assert (over_http.top_ids[known][:, 0] == said.top_ids[known][:, 0]).all()
