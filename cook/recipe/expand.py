@@ -97,16 +97,8 @@ class _Settings:
         return _Settings(self.keys.model_copy(update=said), rules)
 
 
-_INHERITED = (
-    "type",
-    "mixture",
-    "imatrix",
-    "tensors_from",
-    "experts",
-    "prune_layers",
-    "split",
-    "part",
-)
+_OWN = ("name", "extends", "rules")
+_INHERITED = tuple(key for key in QuantSettings.model_fields if key not in _OWN)
 _NOTHING = _Settings(QuantSettings())
 
 
