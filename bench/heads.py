@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.counts import MAKING
 from bench.study import Study, empty_executor
-from cook.demo.unpack import unpacked
+from cook.demo.unpack import unpacked_target
 from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
@@ -148,7 +148,7 @@ def _shown(counted: tuple[int, int]) -> str:
 def _rows_cost(folder: Path) -> tuple[float, float, float]:
     """Ratio of medians, and the least and largest of a round."""
     engine, tokens = discover("bundled"), np.random.default_rng(2).integers(3, 2000, 224)
-    load = (engine, unpacked(), ModelArgs(threads=1), 2048)
+    load = (engine, unpacked_target(), ModelArgs(threads=1), 2048)
     logs = Supervisor(folder / "logs")
     with Worker.open(engine, logs) as bare, Worker.open(engine, logs) as giving:
         bare.load(model_load(*load))

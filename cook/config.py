@@ -124,7 +124,7 @@ def memory_bytes() -> int | None:
     return int(gib * 2**30)
 
 
-def source(name: str) -> str | None:
+def origin_of(name: str) -> str | None:
     """Where the value of a ``COOK_*`` variable comes from; None where it has none."""
     if not os.environ.get(name):
         return None

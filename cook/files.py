@@ -74,7 +74,7 @@ def identity(path: Path) -> Identity:
 
 
 @dataclass(frozen=True)
-class Hashed:
+class HashedFile:
     """A file, what it was when it was hashed, and its digest (``sha256:`` and all)."""
 
     path: Path
@@ -98,15 +98,15 @@ def digest(path: Path) -> str:
 
     InputError when the file cannot be read, or changes while it is.
     """
-    return hashed(path).digest
+    return hash_file(path).digest
 
 
-def hashed(path: Path) -> Hashed:
+def hash_file(path: Path) -> HashedFile:
     """:func:`digest`, with what it holds for."""
     began = time.time()
     before = identity(path)
     if (known := _recall(before)) is not None:
-        return Hashed(path, before, known)
+        return HashedFile(path, before, known)
     try:
         found = f"sha256:{file_sha256(path)}"
     except OSError as error:
@@ -115,20 +115,20 @@ def hashed(path: Path) -> Hashed:
         raise InputError(f"{path}: changed while it was hashed", hint=_WAIT)
     if before.settled(began):
         _note(path, before, found)
-    return Hashed(path, before, found)
+    return HashedFile(path, before, found)
 
 
-def all_hashed(paths: Sequence[Path]) -> tuple[Hashed, ...]:
-    """:func:`hashed` of each, side by side: a processor hashes slower than a disk reads."""
+def hash_files(paths: Sequence[Path]) -> tuple[HashedFile, ...]:
+    """:func:`hash_file` of each, side by side: a processor hashes slower than a disk reads."""
     if len(paths) < 2:
-        return tuple(hashed(path) for path in paths)
+        return tuple(hash_file(path) for path in paths)
     from joblib import Parallel, delayed
 
     cores = len(os.sched_getaffinity(0))
-    return tuple(Parallel(min(cores, len(paths)), prefer="threads")(map(delayed(hashed), paths)))
+    return tuple(Parallel(min(cores, len(paths)), prefer="threads")(map(delayed(hash_file), paths)))
 
 
-def remembered(path: Path) -> str | None:
+def remembered_digest(path: Path) -> str | None:
     """The digest noted for ``path`` as it is now, if there is one to be believed."""
     return _recall(identity(path))
 
@@ -141,7 +141,7 @@ def remember(path: Path, digest: str) -> None:
     _note(path, identity(path), digest)
 
 
-def believe_nothing_older() -> None:
+def distrust_older_digests() -> None:
     """From now on this process believes only digests that it notes itself.
 
     Nothing of that hangs on a clock, which may have been set back since a digest was noted.

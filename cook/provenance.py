@@ -77,7 +77,7 @@ def cook_version() -> str:
     return cook.__version__
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that installs what an optional part of cook needs."""
     return f"pip install 'cook-gguf[{extra}]'"
 

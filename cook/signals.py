@@ -27,7 +27,7 @@ class _State:
 
 
 @contextmanager
-def listening() -> Iterator[None]:
+def end_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end cook as Ctrl-C does, with children stopped; the second one kills."""
     told_before = sys.unraisablehook
 

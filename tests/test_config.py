@@ -36,7 +36,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_file_says_nothing(file: Path) -> None:
     assert config.load() == config.Config(file)
     config.apply()
-    assert config.source("COOK_THREADS") is None
+    assert config.origin_of("COOK_THREADS") is None
 
 
 def test_what_it_says(file: Path) -> None:
@@ -58,8 +58,8 @@ def test_the_environment_wins_and_sources_are_known(
     config.apply()
     assert (os.environ["COOK_THREADS"], os.environ["COOK_JOBS"]) == ("8", "5")
     assert os.environ["COOK_HOME"] == str(file.parent / "here")
-    assert config.source("COOK_THREADS") == "configuration"
-    assert config.source("COOK_JOBS") == "environment"
+    assert config.origin_of("COOK_THREADS") == "configuration"
+    assert config.origin_of("COOK_JOBS") == "environment"
     # What the file no longer says is gone with the next command of one process.
     file.write_text("jobs = 1\n")
     config.apply()

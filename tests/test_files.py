@@ -50,7 +50,7 @@ def test_second_look_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files.digest(file) == sha256(b"model")
     monkeypatch.setattr(files, "file_sha256", refuse)
     assert files.digest(file) == sha256(b"model")
-    assert files.remembered(file) == sha256(b"model")
+    assert files.remembered_digest(file) == sha256(b"model")
 
 
 def refuse(path: Path) -> str:
@@ -102,7 +102,7 @@ def test_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
     finally:
         stop.set()
         writer.join()
-    assert files.remembered(file) is None
+    assert files.remembered_digest(file) is None
     assert files.digest(file) == sha256(file.read_bytes())
 
 
@@ -113,11 +113,11 @@ def test_what_changed_a_moment_ago_is_not_remembered(
     file = tmp_path / "a"
     file.write_bytes(b"model")
     assert files.digest(file) == sha256(b"model")
-    assert files.remembered(file) is None
+    assert files.remembered_digest(file) is None
     monkeypatch.setattr(files, "SETTLED_S", 0.1)
     wait_until_settled(file)
     files.digest(file)
-    assert files.remembered(file) == sha256(b"model")
+    assert files.remembered_digest(file) == sha256(b"model")
 
 
 @pytest.mark.usefixtures("_soon_settled")
@@ -131,7 +131,7 @@ def test_nothing_from_before_is_believed_after_forgetting(
     noted = json.loads(memo.read_text())
     memo.write_text(json.dumps({**noted, "digest": sha256(b"rotten"), "noted_ns": 1 << 62}))
     assert files.digest(file) == sha256(b"rotten")
-    files.believe_nothing_older()
+    files.distrust_older_digests()
     assert files.digest(file) == sha256(b"model")
     monkeypatch.setattr(files, "file_sha256", refuse)
     assert files.digest(file) == sha256(b"model")
@@ -147,7 +147,7 @@ def test_a_clock_that_jumps_makes_no_digest_wrong(
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + jump_s)
     assert files.digest(file) == sha256(b"model")
-    assert (files.remembered(file) is None) == (jump_s < 0)
+    assert (files.remembered_digest(file) is None) == (jump_s < 0)
     file.write_bytes(b"other")
     assert files.digest(file) == sha256(b"other")
 
@@ -188,8 +188,8 @@ def test_all_memories_are_hashed_again_and_stale_ones_dropped(tmp_path: Path) ->
     assert list(files.verify_memory()) == [
         files.WrongMemory(wrong, remembered=sha256(b"wrong"), found=sha256(b"right"))
     ]
-    assert files.remembered(good) == sha256(b"good")
-    assert files.remembered(wrong) is None
+    assert files.remembered_digest(good) == sha256(b"good")
+    assert files.remembered_digest(wrong) is None
     assert len(memos_after(files.digest, good)) == 1
 
 
@@ -197,11 +197,11 @@ def test_many_files_are_hashed_side_by_side_in_their_order(tmp_path: Path) -> No
     paths = [tmp_path / f"{index}.bin" for index in range(9)]
     for index, path in enumerate(paths):
         path.write_bytes(bytes([index]) * (9 - index) * 4096)
-    found = files.all_hashed(paths)
+    found = files.hash_files(paths)
     assert [h.path for h in found] == paths
     assert [h.digest for h in found] == [files.digest(path) for path in paths]
     with pytest.raises(InputError, match=r"9\.bin"):
-        files.all_hashed([*paths, tmp_path / "9.bin"])
+        files.hash_files([*paths, tmp_path / "9.bin"])
 
 
 def test_absent_file_is_an_input_error(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from cook.signals import listening, require_going_on, signals_deferred
+from cook.signals import end_on_signals, require_going_on, signals_deferred
 
 
 @pytest.fixture(autouse=True)
 def listened(hangups: None) -> Iterator[None]:
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     hook = sys.unraisablehook
-    with listening():
+    with end_on_signals():
         yield
     require_going_on()
     assert sys.unraisablehook is hook
@@ -57,7 +57,7 @@ class Faulty:
 def test_other_dropped_exceptions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
-    with listening():
+    with end_on_signals():
         one = Faulty()
         del one
     assert len(told) == 1

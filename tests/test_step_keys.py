@@ -36,16 +36,16 @@ from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
 from cook.scoring.simulate import Profile
-from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
+from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
-from cook.steps.head import HeadStep
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
+from cook.steps.output_type import OutputTypeStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
@@ -200,7 +200,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         ReduceStep("a file prune_layers=3,7", source("draft.gguf"), Reduction(None, (3, 7)), 100),
     )
 
-    yield "head", HeadStep(main, "a file output=q4_K", source("draft.gguf"), "q4_K")
+    yield "head", OutputTypeStep(main, "a file output=q4_K", source("draft.gguf"), "q4_K")
 
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)
     yield "perplexity", PerplexityStep(main, "Q4", draft, corpus, 512, None)
@@ -288,7 +288,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, without, dealt)
     yield (
         "selfcheck",
-        SelfCheckStep(main, "Q4", draft, placed, settings, Profile.MAINLINE_2025, trace, dealt),
+        RecountStep(main, "Q4", draft, placed, settings, Profile.MAINLINE_2025, trace, dealt),
     )
 
 
@@ -343,7 +343,7 @@ def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
                 ReplayStep,
                 CurveStep,
                 ControlStep,
-                SelfCheckStep,
+                RecountStep,
                 RowsStep,
                 HeadReplayStep,
             ),

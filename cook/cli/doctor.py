@@ -142,7 +142,7 @@ def _configuration() -> Check:
         )
     found = [str(path) if path.is_file() else f"no {path}"]
     for name in config.VARIABLES.values():
-        if origin := config.source(name):
+        if origin := config.origin_of(name):
             found.append(f"{name}={os.environ[name]} ({origin})")
     return Check("configuration", CheckStatus.OK, "; ".join(found))
 

@@ -15,7 +15,7 @@ import typer
 from cook import __version__
 from cook.cli.commands import COMMANDS
 from cook.cli.options import reset_output, with_output
-from cook.signals import listening
+from cook.signals import end_on_signals
 
 INTERRUPTED = 130
 COMPLETION = "_COOK_COMPLETE"  # the shell asks through this variable what could come next
@@ -49,7 +49,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 def main(arguments: list[str]) -> int:
     """Run one command line; its exit status."""
     reset_output()
-    with listening():
+    with end_on_signals():
         return _run(arguments)
 
 

@@ -38,11 +38,11 @@ def command(
     """
     if commands:
         from cook.errors import InputError
-        from cook.job.one_step import LaidOut, show_commands
+        from cook.job.one_step import RecipeArgs, show_commands
 
         if check or steps or strict:
             raise InputError("--commands goes without --check, --steps and --strict")
-        asked = LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args)
+        asked = RecipeArgs(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args)
         show_commands(asked, out)
         return
     from cook.job.plan import plan, show_plan

@@ -162,7 +162,7 @@ def show(
       cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
-    from cook.recipe.load import load_recipe, resolved, to_keep
+    from cook.recipe.load import load_recipe, resolved_text, text_to_keep
 
     loaded = load_recipe(recipe)
     out.emit(
@@ -185,7 +185,7 @@ def show(
             ],
         }
     )
-    out.block(resolved(loaded) if resolve else to_keep(loaded))
+    out.block(resolved_text(loaded) if resolve else text_to_keep(loaded))
 
 
 def check(

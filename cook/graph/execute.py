@@ -19,7 +19,7 @@ from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.worker.kept_workers import FREE_SHARE, KeptWorkers
 from cook.errors import CookError, InputError, Interrupted, PrerequisiteError, StepError
-from cook.files import Hashed, identity
+from cook.files import HashedFile, identity
 from cook.graph.locks import machine_lock
 from cook.graph.piece import Pieces
 from cook.graph.step import Needs, Source, Step, Workbench, decode
@@ -209,7 +209,7 @@ class Executor(Closing):
         self._ended_at = time.monotonic()
         """When the last step did."""
 
-        self._engines: dict[str, tuple[Hashed, ...]] = {}
+        self._engines: dict[str, tuple[HashedFile, ...]] = {}
         """The files of every engine as they were when it was first used, by its digest."""
 
         self._running: list[Supervisor] = []
@@ -499,12 +499,12 @@ class Executor(Closing):
                     hint="the same command again runs what is missing on the engine as it is now",
                 ) from None
 
-    def _files_of(self, engine: Engine) -> tuple[Hashed, ...]:
+    def _files_of(self, engine: Engine) -> tuple[HashedFile, ...]:
         """The engine's files, as they were when it was first used."""
         key = engine.identity.digest
         if key not in self._engines:
             self._engines[key] = tuple(
-                Hashed(path, identity(path), f"sha256:{engine.facts.files[path.name]}")
+                HashedFile(path, identity(path), f"sha256:{engine.facts.files[path.name]}")
                 for path in engine.files
             )
         return self._engines[key]

@@ -45,7 +45,7 @@ class Source:
     path: Path
     digest: str
     size_bytes: int
-    files: tuple[files.Hashed, ...] = field(default=(), compare=False, repr=False)
+    files: tuple[files.HashedFile, ...] = field(default=(), compare=False, repr=False)
     """The file, or the shards, as they were when they were hashed; none where they were not."""
 
     @property
@@ -77,7 +77,7 @@ def source(paths: Sequence[Path], *, plan_only: bool = False) -> Source:
     first = paths[0].absolute()
     if plan_only and any(_unhashed(path) for path in paths):
         return Source(first, f"header:{_joined([_header(p) for p in paths])}", size_bytes)
-    hashed = files.all_hashed(paths)
+    hashed = files.hash_files(paths)
     digests = [h.digest for h in hashed]
     return Source(first, digest_of_all(digests), size_bytes, hashed)
 
@@ -93,7 +93,7 @@ def _joined(digests: Sequence[str]) -> str:
 
 def _unhashed(path: Path) -> bool:
     """Whether hashing ``path`` would take longer than a plan may."""
-    return files.identity(path).size_bytes > SMALL_BYTES and files.remembered(path) is None
+    return files.identity(path).size_bytes > SMALL_BYTES and files.remembered_digest(path) is None
 
 
 HEADER_BYTES = 256 << 10

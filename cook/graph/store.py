@@ -187,7 +187,7 @@ class Store:
         # commit of the file system's journal. And the disk writes what is being hashed meanwhile.
         with ThreadPoolExecutor(SYNCED_AT_ONCE) as disk, ThreadPoolExecutor() as processor:
             synced = disk.map(files.fsync, every)
-            hashed = dict(zip(every, processor.map(files.hashed, every), strict=True))
+            hashed = dict(zip(every, processor.map(files.hash_file, every), strict=True))
             metas = [
                 _describe(directory, [hashed[path] for path in data[directory]], entry)
                 for directory, entry in made
@@ -238,7 +238,7 @@ class Store:
 
     def verify(self) -> Iterator[Fault]:
         """Hash every file of every artifact again, and every source that was ever hashed."""
-        files.believe_nothing_older()
+        files.distrust_older_digests()
         for directory in self._directories():
             artifact = _read(directory)
             if artifact is None:
@@ -337,7 +337,7 @@ class Store:
                 yield from sorted(p for p in kind.iterdir() if p.is_dir())
 
 
-def _describe(directory: Path, found: Sequence[files.Hashed], entry: Entry) -> Path:
+def _describe(directory: Path, found: Sequence[files.HashedFile], entry: Entry) -> Path:
     """Write ``artifact.json`` of the files ``found``; its path."""
     document = {
         **asdict(entry),

@@ -62,8 +62,7 @@ def score_recipe(
 
 
 def of_command_line(error: RecipeError, text: str = "") -> InputError:
-    """The first fault of a recipe that the user did not write, and whose places he does not know:
-    at what he wrote in that line of its ``text``."""
+    """The first fault of a recipe made of a command line, at the option behind that line."""
     first = error.problems[0]
     line = text.splitlines()[first.line - 1] if text else ""
     words = line.partition(": ")[2].strip(' ",') or "these options"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.errors import InputError
-from cook.files import Identity, atomic_write, believe_nothing_older, identity, own_bytes
+from cook.files import Identity, atomic_write, distrust_older_digests, identity, own_bytes
 from cook.output import Mode, Output
 from cook.paths import config_file, cook_home, package_dir
 from cook.record.find import make_newest
@@ -50,7 +50,7 @@ def answer(
     was kept, hashes of sources included; ``wide``: print all there is of each candidate.
     """
     if fresh:
-        believe_nothing_older()
+        distrust_older_digests()
     elif (kept := find(question)) is not None:
         make_newest(kept[1])
         _print(*kept, (), output, wide=wide)

@@ -19,9 +19,9 @@ from cook.job.decide import Decision
 from cook.job.drafts import draft_records, reference_quality, why_not
 from cook.job.layout import Configuration, ForecastPlan, Layout
 from cook.job.prepare import Prepared
-from cook.job.sentence import DECODE, WHOLE, nothing_qualifies, picked
+from cook.job.sentence import DECODE, WHOLE, candidates_and_pick, nothing_qualifies
 from cook.job.slot_speeds import InParallel
-from cook.job.what_if import rejection, under
+from cook.job.what_if import chain_forecast, rejection
 from cook.provenance import cook_version, machine
 from cook.recipe.rules import some
 from cook.record.measured import ImatrixCoverage, LayerCoverage, NoiseFloor, Rejection
@@ -41,7 +41,7 @@ from cook.scoring.compare import Row, common, log_ratio, sides
 from cook.scoring.figures import by_prompt
 from cook.scoring.live_checks import output_check
 from cook.scoring.simulate import PROFILES, RULES
-from cook.steps.checks import SelfCheckStep
+from cook.steps.checks import RecountStep
 from cook.steps.head_replay import broken_head
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def assemble(
         ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
         rest = [c for one in layouts for c in one.grid if c.key not in ran]
         configurations = [*ran.values(), *rest]
-        found, pick = picked(decision, configurations)
+        found, pick = candidates_and_pick(decision, configurations)
         drawn: dict[CandidateKey, Rejection] = {}
         for forecaster in decision.forecasters.values():
             drawn |= rejection(forecaster)
@@ -188,7 +188,7 @@ def _why_not_live(configuration: Configuration, decision: Decision) -> str:
     return "not run"
 
 
-def _why_not_counted(counts: SelfCheckStep, outcomes: Outcomes) -> str | None:
+def _why_not_counted(counts: RecountStep, outcomes: Outcomes) -> str | None:
     recount = outcomes.result(counts)
     if recount is None:
         return why_not(counts, outcomes)
@@ -239,7 +239,7 @@ def _chains(decision: Decision) -> tuple[SampledChain, ...]:
     """What is forecast under the other sampling chains; empty where none is asked for."""
     ids = [prompt.id for prompt in decision.prompts]
     return tuple(
-        under(forecaster, chain, ids, decision.score.weights)
+        chain_forecast(forecaster, chain, ids, decision.score.weights)
         for forecaster in decision.forecasters.values()
         for chain in forecaster.plan.chains
     )

@@ -15,7 +15,7 @@ from cook.graph.execute import Outcomes
 from cook.job.forecast import Forecaster
 from cook.job.layout import ForecastPlan
 from cook.record.measured import ReplayedPrompts
-from cook.record.outcomes import SelfCheckOutcome
+from cook.record.outcomes import RecountOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.ngram import NgramRequest, NgramServer
@@ -126,9 +126,7 @@ def acceptance_deviation(
     return float(np.sqrt((moved**2).sum()))
 
 
-def rival_counts(
-    key: CandidateKey, dealt: Dealt, forecaster: Forecaster
-) -> SelfCheckOutcome | None:
+def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> RecountOutcome | None:
     """Whether the simulated counts of live requests are the server's.
 
     Requests are simulated in the order in which each server got them, its warm-up first; with a
@@ -140,7 +138,7 @@ def rival_counts(
     pairs = [pair for outcome in known for pair in _recounted(key, forecaster, outcome)]
     if not pairs:
         return None
-    return SelfCheckOutcome(
+    return RecountOutcome(
         requests=len(pairs),
         exact=sum(
             (run.draft_n or 0, run.draft_n_accepted or 0)

@@ -120,8 +120,7 @@ class Dealing:
         return Dealt(tuple(ran), name)
 
     def spent_s(self) -> float:
-        """What the blocks took by the servers' own account, so that a build of what is stored
-        decides as it did."""
+        """Of the blocks as recorded, so that a build from the store decides as the first did."""
         return sum(found.seconds for step in self.steps if (found := self._outcome(step)))
 
     def left_s(self) -> float:

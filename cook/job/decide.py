@@ -317,8 +317,7 @@ class Decision:
             self._extra(asking, asking)
 
     def _affordable(self) -> int:
-        """Passes over the prompts that the budget has room for, whole or begun, if no draft, the
-        leader and a rival are left, as they are as a rule."""
+        """Passes over the prompts, whole or begun, that the budget allows for three candidates."""
         seated = self._seated()[: len(self.baselines) + 2]
         block_s = max(self.dealing.estimate(seated, block) for block in self.blocks)
         more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0

@@ -14,7 +14,7 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.heads import Head, head_alone, head_of, only_inside
-from cook.formats.output_head import is_head, with_head
+from cook.formats.output_tensor import has_output_type, with_output_type
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
 from cook.formats.reduction import Reduction, kept_tensors
 from cook.formats.vocabulary import read_vocabulary
@@ -30,10 +30,10 @@ from cook.recipe.lint import no_head_imatrix
 from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
 from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
 from cook.recipe.sources import OWN_HEAD, HubRef
-from cook.steps.head import HeadStep
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep, corpus_args
 from cook.steps.memory import MemoryStep
+from cook.steps.output_type import OutputTypeStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
@@ -151,9 +151,9 @@ class DraftLayout:
                 model: Input = found.source
                 if output is not None:
                     name = f"{name} output={output}"
-                    if not is_head(file, output):
-                        file = with_head(file, output)
-                        model = HeadStep(self.engine, name, found.source, output, file.tensor_bytes)
+                    if not has_output_type(file, output):
+                        file = with_output_type(file, output)
+                        model = OutputTypeStep(self.engine, name, model, output, file.tensor_bytes)
                 plan = self._draft(name, model, file, _types(file), TokenReads(file))
                 plan = replace(plan, output=output)
                 for reduction in draft.candidates:

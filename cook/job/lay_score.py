@@ -31,8 +31,14 @@ from cook.job.layout import (
     config_name,
 )
 from cook.job.locate import ModelFile, SourceReader, local_path
-from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select, subset
-from cook.prompts.shares import in_halves
+from cook.prompts.prompt_set import (
+    PromptSet,
+    balance_halves,
+    load_prompts,
+    prompts_file,
+    select,
+    subset,
+)
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.recipe.traps import TARGET, models_at
 from cook.record.record import CandidateKey
@@ -87,7 +93,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
                     f"{path}: was cut short after {len(recorded)} whole replies, and these are "
                     "scored; `cook trace` with the same options goes on where it stopped"
                 )
-        prompts = in_halves(prompts)
+        prompts = balance_halves(prompts)
         deployed = lay_trace(engine, score, target, prompts.prompts)
         forecast = lay_forecast(
             *(engine, score, target.source, prompts, replayed, given or deployed),
@@ -142,7 +148,7 @@ def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFi
         require_room(max(score.slots), longest, score.target.args.batch or BATCH)
     as_rivals(flavour, (*score.rivals, *score.draft.after))
     if score.method == "replay" and score.trace is None:
-        in_halves(prompts)
+        balance_halves(prompts)
     return prompts
 
 

@@ -16,7 +16,7 @@ from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes
 from cook.record.record import CandidateKey, Excluded
 from cook.scoring.simulate import Profile
-from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
+from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
 from cook.steps.head_imatrix import HeadImatrixStep
@@ -116,7 +116,7 @@ class Checks:
     a draft; ``control``: what the width of its batches alone changes.
     """
 
-    counts: SelfCheckStep | None = None
+    counts: RecountStep | None = None
     compare: CompareStep | None = None
     control: ControlStep | None = None
 
@@ -182,7 +182,7 @@ class Layout:
         heads = {head.draft.name for head in plan.heads if follows}
         if key.ngram is not None or (draft.head is not None and draft.name not in heads):
             return Checks(compare=compare)
-        counts = SelfCheckStep(
+        counts = RecountStep(
             engine=self.engine,
             name=configuration.name,
             draft=draft.model,
@@ -220,8 +220,7 @@ def checks_of(
 
 
 def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:
-    """Prompts dealt into ``count`` shares, each with its part of every category; empty ones are
-    left out."""
+    """``count`` shares of the prompts, each with its part of every category; no empty ones."""
     dealt: list[list[Prompt]] = [[] for _ in range(count)]
     seen: dict[str, int] = {}
     for prompt in prompts:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.demo.smollm2 import is_smollm2, smollm2
-from cook.demo.unpack import is_unpacked, unpacked
+from cook.demo.unpack import is_unpacked, unpacked_target
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo, header
 from cook.formats.naming import shards_of
@@ -159,7 +159,7 @@ class SourceReader:
         if path.is_dir() and any(path.glob("*.safetensors")):
             return self._converted(path.name, model_files(path))
         if is_unpacked(path):
-            path = unpacked()
+            path = unpacked_target()
         elif is_smollm2(path):
             path = smollm2()
         if not path.is_file():

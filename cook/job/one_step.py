@@ -33,7 +33,7 @@ SHORTEST = 8
 
 
 @dataclass(frozen=True)
-class LaidOut:
+class RecipeArgs:
     """What a command line says of the recipe to lay out."""
 
     recipe: Path
@@ -95,7 +95,7 @@ class StepCommand:
         return f"{self.command}  # {message}"
 
 
-def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
+def step_commands(asked: RecipeArgs, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
     """Commands for the steps of ``planned`` that would run, wave by wave; timed ones last of each,
     in their order."""
     steps, cores = prepared.steps(), asked.threads or len(os.sched_getaffinity(0))
@@ -121,7 +121,7 @@ def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[St
     return tuple(sorted(found.values(), key=lambda c: (c.wave, c.timed)))
 
 
-def show_commands(asked: LaidOut, output: Output) -> None:
+def show_commands(asked: RecipeArgs, output: Output) -> None:
     """Print them, a line each, and on stderr what is left after them."""
     prepared = asked.prepared(output)
     planned = plan(prepared)
@@ -142,7 +142,7 @@ def show_commands(asked: LaidOut, output: Output) -> None:
     output.say(f"finish with: {finish}, which finds them all stored")
 
 
-def run_step(key: str, asked: LaidOut, output: Output) -> None:
+def run_step(key: str, asked: RecipeArgs, output: Output) -> None:
     """Make the step ``key`` (or what it begins with) of a recipe, whose inputs are stored.
 
     InputError where the recipe lays out no such step, or several; PrerequisiteError where an
@@ -173,7 +173,7 @@ def run_step(key: str, asked: LaidOut, output: Output) -> None:
         output.say(f"{artifact.label}: stored already, nothing ran")
 
 
-def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[Any]:
+def _step(key: str, asked: RecipeArgs, prepared: Prepared, store: Store) -> Step[Any]:
     """The one whose key is ``key``, or begins so; InputError, with what is known of it."""
     steps, hint = prepared.steps(), f"{asked.command('plan')} --commands"
     if len(key) < SHORTEST or not set(key) <= set("0123456789abcdef"):
@@ -207,7 +207,7 @@ def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[An
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedArtifacts:
     """``keys`` of steps; ``sources``: digests of models whose tensors may be parts of them. Which
     tensors these are is known only once a quant's importance is, so all of a source stay."""
 
@@ -221,13 +221,13 @@ class Used:
         return artifact.key in self.keys
 
 
-def used_by(recipes: Iterable[Path], output: Output) -> Used:
+def used_artifacts(recipes: Iterable[Path], output: Output) -> UsedArtifacts:
     """What builds of ``recipes``, each with its own engines, would use; InputError as there."""
     keys: set[str] = set()
     sources: set[str] = set()
     for recipe in recipes:
-        steps = LaidOut(recipe).prepared(output).steps()
+        steps = RecipeArgs(recipe).prepared(output).steps()
         keys |= set(steps)
         for step in steps.values():
             sources |= {n.digest for n in step.inputs().values() if isinstance(n, Source)}
-    return Used(frozenset(keys), frozenset(sources))
+    return UsedArtifacts(frozenset(keys), frozenset(sources))

@@ -23,10 +23,10 @@ from cook.job.layout import DraftForecast, DraftPlan
 from cook.job.slot_speeds import SlotForecaster, predicted_speeds, slot_plan
 from cook.job.what_if import (
     ChainExpectation,
-    after_ngrams,
-    in_parallel_with,
-    sampled,
-    under_stored,
+    chain_expectations,
+    forecasts_after,
+    parallel_speeds,
+    sampled_speeds,
 )
 from cook.output import Output
 from cook.paths import cook_home
@@ -407,7 +407,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
             max(both, key=lambda one: one.figures.decode_speed or 0.0)
             for draft in plan.drafts
             for rival in plan.rivals
-            if (both := after_ngrams(forecaster, draft, rival))
+            if (both := forecasts_after(forecaster, draft, rival))
         ),
         slots=tuple(
             speed
@@ -468,11 +468,11 @@ def _of_draft(
         replay=replay,
         settings=tuple(found),
         break_even=tuple(even),
-        sampled=tuple(sampled(forecaster, draft, lengths)),
+        sampled=tuple(sampled_speeds(forecaster, draft, lengths)),
         expected=tuple(
-            one for chain in chains for one in under_stored(forecaster, draft, chain, lengths)
+            one for chain in chains for one in chain_expectations(forecaster, draft, chain, lengths)
         ),
-        parallel=in_parallel_with(forecaster, draft, lengths),
+        parallel=parallel_speeds(forecaster, draft, lengths),
     )
 
 

@@ -28,7 +28,7 @@ from cook.job.locate import SourceReader, local_path
 from cook.output import Output
 from cook.provenance import HubOrigin
 from cook.recipe.check import headers_of, on_this_disk, recipe_problems
-from cook.recipe.lint import files_of, flavour_of, lacks_of, lacks_types, raise_problems
+from cook.recipe.lint import files_of, flavour_of, missing_of, missing_types, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors
 from cook.recipe.schema import Recipe
@@ -303,15 +303,15 @@ def _shares(
         quants, drafts, left_out = [], [], []
 
         for quant in loaded.quants:
-            missing = lacks_types(quant, engine)
-            no_engine = all(lacks_types(quant, other) for other in engines)
+            missing = missing_types(quant, engine)
+            no_engine = all(missing_types(quant, other) for other in engines)
             if not missing or (no_engine and engine is engines[0]):
                 quants.append(quant)
             elif not no_engine:
                 left_out.append(_left_to_others(engine, quant.name, missing))
         for draft in loaded.recipe.drafts:
-            nowhere = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
-            lacking = [name for name in lacks_of(draft.output, engine) if name not in nowhere]
+            nowhere = set.intersection(*(set(missing_of(draft.output, one)) for one in engines))
+            lacking = [name for name in missing_of(draft.output, engine) if name not in nowhere]
             left_out += [
                 _left_to_others(engine, f"{draft.name} output={name}", [name]) for name in lacking
             ]

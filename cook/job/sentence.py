@@ -24,7 +24,7 @@ DISTURBED_SHARE = 0.1
 DECODE, WHOLE = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
 
 
-def picked(
+def candidates_and_pick(
     decision: Decision, configurations: Sequence[Configuration]
 ) -> tuple[tuple[Candidate, ...], Pick]:
     """The candidates with their figures, and the pick with its certainty, in names."""

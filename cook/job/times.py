@@ -16,7 +16,7 @@ from cook.scoring.batch_curve import (
     BatchCurve,
     Link,
     Timings,
-    behind,
+    curve_over_link,
     with_prompt_time_separated,
 )
 from cook.steps.curve import CurveOutcome, CurveStep
@@ -77,7 +77,7 @@ class TimedPlan:
         """``curve`` of a draft's batches behind the link, if there is one; ``rows`` of logits."""
         if self.link is None:
             return curve
-        return behind(curve, self.link, self.trace.header.vocabulary_size, rows)
+        return curve_over_link(curve, self.link, self.trace.header.vocabulary_size, rows)
 
     def baseline_timings(self) -> Timings | None:
         """What steps without a draft cost, with the arguments of no draft; None where they could

@@ -35,7 +35,7 @@ class ChainExpectation:
     rejection: tuple[SampledPrediction, SampledPrediction]
 
 
-def under(
+def chain_forecast(
     forecaster: Forecaster,
     chain: TraceStep,
     ids: Collection[str],
@@ -88,20 +88,19 @@ def rejection(
         for draft in forecaster.plan.drafts
         if draft.draft.after is None and forecaster.timings(draft) is not None
         for settings, one in zip(
-            plain, sampled(forecaster, draft, [s.n_max for s in plain], only), strict=False
+            plain, sampled_speeds(forecaster, draft, [s.n_max for s in plain], only), strict=False
         )
     }
 
 
 def _seen(forecaster: Forecaster, draft: DraftForecast) -> Iterator[tuple[Reply, Replay]]:
-    """Every reply of the trace with what ``draft`` was seen to do on it; none where its replay has
-    not run."""
+    """Every reply of the trace with the replay of ``draft``; none where that has not run."""
     if forecaster.outcomes.result(draft.replay) is not None:
         artifact = forecaster.outcomes.artifact(draft.replay)
         yield from replayed(draft.replay, forecaster.trace, artifact)
 
 
-def sampled(
+def sampled_speeds(
     forecaster: Forecaster,
     draft: DraftForecast,
     lengths: Sequence[int],
@@ -123,7 +122,7 @@ def sampled(
     return [predict_sampled(chances, n, timings, profile) for n in lengths if chances]
 
 
-def under_stored(
+def chain_expectations(
     forecaster: Forecaster, draft: DraftForecast, sampling: Sampling, lengths: Sequence[int]
 ) -> list[ChainExpectation]:
     """``draft`` at every one of ``lengths`` under ``sampling``, by what was stored of the
@@ -151,7 +150,7 @@ def under_stored(
     ]
 
 
-def after_ngrams(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> list[Forecast]:
+def forecasts_after(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> list[Forecast]:
     """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
     server that answers the whole trace. None without the draft's times."""
     if forecaster.timings(draft) is None or len(forecaster.texts(draft)) < len(forecaster.trace):
@@ -159,7 +158,7 @@ def after_ngrams(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> 
     return [forecaster.of_draft(draft, s, after=rival) for s in forecaster.plan.settings]
 
 
-def in_parallel_with(
+def parallel_speeds(
     forecaster: Forecaster, draft: DraftForecast, lengths: Sequence[int]
 ) -> tuple[ParallelSpeed, ...]:
     """PEARL and DSI with ``draft``; none where no times are known."""

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.demo.smollm2 import INSTALL, carried, is_smollm2
+from cook.demo.smollm2 import INSTALL, find_q4_1, is_smollm2
 from cook.demo.unpack import is_unpacked
 from cook.documents.places import Locations
 from cook.documents.tree import Keys, Location
@@ -162,7 +162,7 @@ SHARE_IS_ERROR = 0.02
 
 def is_here(source: Path) -> bool:
     """Whether a local file is there, or is one that cook makes when it is asked for."""
-    return carried() is not None if is_smollm2(source) else source.exists() or is_unpacked(source)
+    return find_q4_1() is not None if is_smollm2(source) else source.exists() or is_unpacked(source)
 
 
 def files_of(recipe: Recipe) -> Mapping[Keys, object]:
@@ -456,17 +456,17 @@ def no_head_imatrix(recipe: Recipe, flavour: str, alone: bool) -> str | None:
     return None
 
 
-def lacks_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
+def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
     from cook.formats.quant_types import ftype_by_name
 
     at = _At(engine.flavour, engine.name, engine.facts)
     base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
-    found = lacks_of([rule.type for rule in quant.rules], engine)
+    found = missing_of([rule.type for rule in quant.rules], engine)
     return tuple(dict.fromkeys((*((quant.ftype,) if base else ()), *found)))
 
 
-def lacks_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
+def missing_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
     from cook.formats.quant_types import by_name
 

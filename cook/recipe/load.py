@@ -144,10 +144,10 @@ def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tup
     return found
 
 
-def resolved(loaded: LoadedRecipe) -> str:
+def resolved_text(loaded: LoadedRecipe) -> str:
     """The recipe as YAML that needs no inheritance, sweep, default or base folder; itself a recipe.
 
-    Of a shipped one as :func:`to_keep`: without its name.
+    Of a shipped one as :func:`text_to_keep`: without its name.
     """
     import yaml
 
@@ -165,7 +165,7 @@ def resolved(loaded: LoadedRecipe) -> str:
     return f"{schema_comment()}\n# {loaded.recipe.name}, resolved\n{text}"
 
 
-def to_keep(loaded: LoadedRecipe) -> str:
+def text_to_keep(loaded: LoadedRecipe) -> str:
     """The recipe's text for a file of the user's.
 
     A shipped one without its name, so that the copy is called after its file and its records are

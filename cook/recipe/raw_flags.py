@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from cook.engines.facts import Facts
     from cook.recipe.schema import Recipe
 
-Path = tuple[str, ...]
-PLACES: Mapping[Path, str] = {
+PLACES: Mapping[tuple[str, ...], str] = {
     ("imatrix", "args"): "imatrix",
     ("evaluate", "args"): "perplexity",
     ("score", "target", "args"): "server",
@@ -88,7 +87,7 @@ def _problems(
     reading: Reading,
     words: Sequence[object],
     locations: Locations,
-    place: Path,
+    place: tuple[str, ...],
     *,
     unsafe: bool,
 ) -> Iterator[Problem]:
@@ -99,7 +98,7 @@ def _problems(
             yield at.problem(refusal.message, hint=refusal.hint, kind=kind)
 
 
-def _at(part: object, keys: Path) -> object:
+def _at(part: object, keys: tuple[str, ...]) -> object:
     for key in keys:
         part = part.get(key) if isinstance(part, Mapping) else getattr(part, key, None)
     return part

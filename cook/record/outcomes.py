@@ -65,7 +65,7 @@ class ControlOutcome:
 
 
 @dataclass(frozen=True)
-class SelfCheckOutcome:
+class RecountOutcome:
     """``exact`` of ``requests`` have our counts equal to the server's, at its own batch shapes.
 
     The totals are the server's and those of one-pass replay, as every score is made. Counts are

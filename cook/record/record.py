@@ -30,7 +30,7 @@ from cook.record.measured import (
     SlotSpeed,
     TypeSpan,
 )
-from cook.record.outcomes import SelfCheckOutcome
+from cook.record.outcomes import RecountOutcome
 from cook.record.versioned import json_values, read_versioned, write_versioned
 
 SCHEMA_VERSION = 1
@@ -126,7 +126,7 @@ class Candidate:
     server_peak_rss_bytes: int | None
     command: tuple[str, ...]
     predicted: Prediction | None = None
-    counts: SelfCheckOutcome | None = None
+    counts: RecountOutcome | None = None
     counts_reason: str | None = None
     prompts: PromptFigures | None = None
     """``live``, request by request, as they were dealt."""

@@ -173,7 +173,7 @@ class Link:
         return self.round_trip_s + (arriving / self.bytes_per_s if self.bytes_per_s else 0.0)
 
 
-def behind(curve: BatchCurve, link: Link, vocabulary: int, rows: int = 1) -> BatchCurve:
+def curve_over_link(curve: BatchCurve, link: Link, vocabulary: int, rows: int = 1) -> BatchCurve:
     """``curve`` of a draft's batches, were it on the other end of ``link``."""
     more = link.decode_s(vocabulary, rows)
     return replace(curve, seconds=tuple(tuple(s + more for s in row) for row in curve.seconds))

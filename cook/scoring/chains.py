@@ -74,7 +74,9 @@ class Distribution:
         return Chances(low, np.minimum(high + unseen, 1.0))
 
 
-def under(sampling: Sampling, ids: Ids, logp: npt.ArrayLike, vocabulary_size: int) -> Distribution:
+def chain_distribution(
+    sampling: Sampling, ids: Ids, logp: npt.ArrayLike, vocabulary_size: int
+) -> Distribution:
     """The distribution under ``sampling``, which leaves nothing open, of a model whose likeliest
     tokens ``ids`` [n, K] have the raw log-probabilities ``logp``, falling.
 

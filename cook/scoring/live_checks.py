@@ -11,7 +11,7 @@ import numpy as np
 
 from cook.engines.base import DraftSettings
 from cook.record.measured import OutputCheck
-from cook.record.outcomes import CompareOutcome, ControlOutcome, SelfCheckOutcome
+from cook.record.outcomes import CompareOutcome, ControlOutcome, RecountOutcome
 from cook.scoring.simulate import Profile, positions_of, simulate
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def check_counts(
     *,
     context: int,
     batch: int | None = None,
-) -> SelfCheckOutcome:
+) -> RecountOutcome:
     """Recount ``replies`` with the loaded ``draft``. ``context``: the server's; ``batch`` its -b.
 
     Counts are called exact only where this has passed for the engine build at hand. The worker must
@@ -90,7 +90,7 @@ def check_counts(
         run = simulate(positions, setting, profile)
         exact += (cycles.draft_n, cycles.draft_n_accepted) == live
         totals += [live, (run.draft_n, run.draft_n_accepted)]
-    return SelfCheckOutcome(len(replies), exact, *totals.ravel().tolist())
+    return RecountOutcome(len(replies), exact, *totals.ravel().tolist())
 
 
 def output_check(

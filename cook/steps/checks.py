@@ -47,7 +47,7 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
-from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
+from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, RecountOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.live_checks import NEAR_TIE_GAP, LiveReply, check_counts
 from cook.scoring.simulate import Profile, simulate
@@ -68,7 +68,7 @@ from cook.steps.work import (
     wide,
 )
 from cook.trace.chain import Draws
-from cook.trace.rendering import rendered
+from cook.trace.rendering import render_prompts
 
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
@@ -92,7 +92,7 @@ REPLY_S = 900.0
 
 
 @dataclass(frozen=True)
-class SelfCheckStep(Step[SelfCheckOutcome]):
+class RecountStep(Step[RecountOutcome]):
     """Recount the first requests of ``live`` with its draft.
 
     ``trace`` gives the prompts' tokens. No request is recounted where no reply's tokens are known.
@@ -144,7 +144,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             computed = 2 * read_tokens * computed_bytes(target)
         return Cost((), read, tokens, computed, memory_bytes=size)
 
-    def run(self, bench: Workbench) -> SelfCheckOutcome:
+    def run(self, bench: Workbench) -> RecountOutcome:
         trace = read_trace(bench, self.trace)
         recorded = {reply.head.id: reply for reply in trace}
         if self.live.live.head is not None:
@@ -180,7 +180,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             )
         return replace(found, passed_over=len(runs) - len(replies))
 
-    def _of_head(self, bench: Workbench, recorded: Mapping[str, Reply]) -> SelfCheckOutcome:
+    def _of_head(self, bench: Workbench, recorded: Mapping[str, Reply]) -> RecountOutcome:
         """Each server from its first line on: a request begins on what the one before left."""
         live, settings, path = self.live.live, self.settings, model_path(bench, self.draft)
         target = model_load(
@@ -235,7 +235,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
                     (run.draft_n or 0, run.draft_n_accepted or 0),
                     (ours.draft_n, ours.draft_n_accepted),
                 ]
-        return SelfCheckOutcome(len(seen), exact, *totals.ravel().tolist())
+        return RecountOutcome(len(seen), exact, *totals.ravel().tolist())
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ class CompareStep(Step[CompareOutcome]):
         asked = [self.baseline.prompts[one] for one in ids]
         if not self.baseline.live.chat:
             return [prompt.untemplated for prompt in asked]
-        return rendered(self.engine, path, self.target_args.extra, asked, bench.supervisor)
+        return render_prompts(self.engine, path, self.target_args.extra, asked, bench.supervisor)
 
     def _seen(
         self,

@@ -19,7 +19,7 @@ from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.graph.store import Artifact
-from cook.scoring.chains import under
+from cook.scoring.chains import chain_distribution
 from cook.scoring.ngram import NgramRequest
 from cook.scoring.sampled import ExpectedReply, SampledReply, acceptance_probabilities
 from cook.scoring.simulate import Positions, positions_of
@@ -277,9 +277,9 @@ def expected_reply(
     if found.top_ids is None or found.top_logits is None or not trace.header.top or not known:
         return None
     uncut = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
-    target = under(sampling, reply.top_ids[:end], reply.top_logp[:end], size)
+    target = chain_distribution(sampling, reply.top_ids[:end], reply.top_logp[:end], size)
     draft_logp = found.top_logits[:end] - found.logsumexp[:end, None]
-    draft = under(uncut, found.top_ids[:end], draft_logp, size)
+    draft = chain_distribution(uncut, found.top_ids[:end], draft_logp, size)
     engine, rejection = (
         (_sampled(trace, reply, chances.low), _sampled(trace, reply, chances.high))
         for chances in (target.of(found.argmax[:end]), target.overlap(draft))

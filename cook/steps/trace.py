@@ -25,7 +25,7 @@ from cook.steps.work import (
     read_bytes,
     wide,
 )
-from cook.trace.session import EXTRA, TOP, Recorded, TraceRequest, record, recorded
+from cook.trace.session import EXTRA, TOP, TracePlan, TraceTotals, record, trace_totals
 
 TRACE_FILE = "target.trace"
 
@@ -122,9 +122,9 @@ class TraceStep(Step[TraceOutcome]):
         shutil.move(partial, bench.directory / TRACE_FILE)
         return _outcome(found)
 
-    def _plan(self) -> TraceRequest:
+    def _plan(self) -> TracePlan:
         limits, chain = (self.max_tokens, self.context), self.sampling.applied()
-        return TraceRequest(self.prompts, *limits, chain, batch_width=self.batch_width)
+        return TracePlan(self.prompts, *limits, chain, batch_width=self.batch_width)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class RecordedTraceStep(Step[TraceOutcome]):
     def run(self, bench: Workbench) -> TraceOutcome:
         path = bench.directory / TRACE_FILE
         shutil.copyfile(self.file.path, path)
-        return _outcome(recorded(path))
+        return _outcome(trace_totals(path))
 
 
 Trace = TraceStep | RecordedTraceStep
@@ -189,5 +189,5 @@ def given_trace(path: Path) -> RecordedTraceStep:
     return RecordedTraceStep(source([path]), len(trace), trace.header.n_predict)
 
 
-def _outcome(found: Recorded) -> TraceOutcome:
+def _outcome(found: TraceTotals) -> TraceOutcome:
     return TraceOutcome(found.replies, found.tokens, found.holes)

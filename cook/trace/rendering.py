@@ -25,7 +25,7 @@ WIDTH = 32
 CONTEXT = 256
 
 
-def rendered(
+def render_prompts(
     engine: Engine,
     model: Path,
     extra: Sequence[str],

@@ -22,13 +22,13 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.prompts.prompt_set import BUNDLED, load_prompts, select
 from cook.trace.server_target import ServerTarget, server_facts
-from cook.trace.session import EXTRA, Recorded, RecordingTarget, TraceRequest, record
+from cook.trace.session import EXTRA, RecordingTarget, TracePlan, TraceTotals, record
 from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
 
 
 @dataclass(frozen=True)
-class Recording:
+class TraceRequest:
     """What the command line asks for; see ``cook trace --help``."""
 
     target: str
@@ -52,7 +52,7 @@ class Recording:
     engine: str | None = None
 
 
-def trace(asked: Recording, output: Output) -> Recorded:
+def record_trace(asked: TraceRequest, output: Output) -> TraceTotals:
     """Record, or go on recording. StepError when not one prompt gave a usable reply."""
     if asked.max_tokens >= asked.context:
         raise InputError(f"{asked.max_tokens} tokens leave no room in a context of {asked.context}")
@@ -72,7 +72,7 @@ def trace(asked: Recording, output: Output) -> Recorded:
         )
     prompts = asked.prompts if asked.prompts in BUNDLED else Path(asked.prompts)
     sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p, seed=asked.seed)
-    plan = TraceRequest(
+    plan = TracePlan(
         select(load_prompts(prompts), asked.limit).prompts,
         asked.max_tokens,
         asked.context,
@@ -87,7 +87,7 @@ def trace(asked: Recording, output: Output) -> Recorded:
     supervisor = Supervisor(cook_home() / "logs" / "trace")
     with (
         output.progress(len(plan.prompts), f"trace of {name}") as progress,
-        opened(asked, engine, supervisor, key) as target,
+        open_target(asked, engine, supervisor, key) as target,
     ):
         found = record(target, plan, asked.output, progress.to)
     for dropped in found.dropped:
@@ -97,7 +97,7 @@ def trace(asked: Recording, output: Output) -> Recorded:
     return found
 
 
-def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
+def _engine(asked: TraceRequest, remote: bool, output: Output) -> Engine | None:
     """The engine; an address whose tokenizer is not asked for does without one."""
     try:
         return discover(asked.engine)
@@ -109,8 +109,8 @@ def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
 
 
 @contextmanager
-def opened(
-    asked: Recording, engine: Engine | None, supervisor: Supervisor, key: str | None = None
+def open_target(
+    asked: TraceRequest, engine: Engine | None, supervisor: Supervisor, key: str | None = None
 ) -> Iterator[RecordingTarget]:
     """The target, for the time of the block.
 
@@ -136,7 +136,7 @@ def opened(
 
 
 def _remote(
-    asked: Recording,
+    asked: TraceRequest,
     engine: Engine | None,
     supervisor: Supervisor,
     key: str | None,
@@ -168,7 +168,7 @@ def _own_file(url: str, model_path: str | None) -> Path | None:
         return None
 
 
-def show(found: Recorded, output: Output) -> None:
+def show_recording(found: TraceTotals, output: Output) -> None:
     """What was recorded."""
     per_token = found.file_bytes / found.tokens
     output.emit(

@@ -25,7 +25,7 @@ from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import chain_logp
-from cook.trace.session import Dropped, TraceRequest, prompts_digest, reply_head, sha256
+from cook.trace.session import Dropped, TracePlan, prompts_digest, reply_head, sha256
 from cook.trace.tokenizer import Tokenizer
 
 _FALLBACK = "{%- for message in messages -%}"
@@ -163,7 +163,7 @@ def reply_of_completion(
     prompt: Prompt,
     text: str,
     ids: Sequence[int],
-    plan: TraceRequest,
+    plan: TracePlan,
     beyond: Sequence[int] = (),
 ) -> Reply:
     """The trace's reply from a server's answer to ``ids``, the tokens of ``text``, with
@@ -230,7 +230,7 @@ class ServerTarget:
     def vocabulary(self) -> Vocabulary | None:
         return self.tokenizer.vocabulary if self.tokenizer else None
 
-    def header(self, plan: TraceRequest) -> TraceHeader:
+    def header(self, plan: TracePlan) -> TraceHeader:
         tokenizer, facts = self.tokenizer, self.facts
         if self._size is None:
             raise InputError(
@@ -274,7 +274,7 @@ class ServerTarget:
                 hint="--tokenizer must be the target's own",
             )
 
-    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TracePlan) -> Reply | Dropped:
         plan = replace(plan, sampler=plan.sampler.for_prompt(prompt.id))
         text = self._rendered(prompt)
         ids = self.remote.tokenize(text, add_special=True)
@@ -311,7 +311,7 @@ class ServerTarget:
             return prompt.untemplated
         return self.remote.apply_template(prompt.messages)
 
-    def _ask(self, ids: Sequence[int], plan: TraceRequest, n_predict: int) -> Completion:
+    def _ask(self, ids: Sequence[int], plan: TracePlan, n_predict: int) -> Completion:
         payload: dict[str, object] = {
             **plan.sampler.whole_request(),
             "prompt": list(ids),
@@ -358,7 +358,7 @@ class ServerTarget:
             return f"its reply is {len(found)} tokens here, {answer.predicted_n} there"
         return found
 
-    def _beyond(self, ids: Sequence[int], tokens: Sequence[int], plan: TraceRequest) -> list[int]:
+    def _beyond(self, ids: Sequence[int], tokens: Sequence[int], plan: TracePlan) -> list[int]:
         """``plan.extra`` tokens past the end of a reply, since ik counts drafts there: what the
         target writes when it is asked to go on."""
         text, more = [*ids, *tokens], list[int]()

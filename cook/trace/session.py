@@ -20,7 +20,7 @@ EXTRA = 33
 
 
 @dataclass(frozen=True)
-class TraceRequest:
+class TracePlan:
     """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens.
     ``batch_width``: as :class:`TraceHeader` has it."""
 
@@ -49,7 +49,7 @@ class RecordingTarget(Protocol):
         """Its token texts; None when they are not known."""
         ...
 
-    def header(self, plan: TraceRequest) -> TraceHeader:
+    def header(self, plan: TracePlan) -> TraceHeader:
         """Under what conditions ``plan`` is recorded."""
         ...
 
@@ -57,13 +57,13 @@ class RecordingTarget(Protocol):
         """Called once with the prompts that will be asked, before the first."""
         ...
 
-    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TracePlan) -> Reply | Dropped:
         """What it says to one prompt."""
         ...
 
 
 @dataclass(frozen=True)
-class Recorded:
+class TraceTotals:
     """A finished recording. ``asked`` now; the other replies were in the file already.
 
     ``tokens`` are emitted ones, ``holes`` those of them without probabilities.
@@ -82,10 +82,10 @@ class Recorded:
 
 def record(
     target: RecordingTarget,
-    plan: TraceRequest,
+    plan: TracePlan,
     path: Path,
     advance: Callable[[int], None] | None = None,
-) -> Recorded:
+) -> TraceTotals:
     """Record ``plan`` into ``path``; go on where an earlier recording of it ended.
 
     Every reply is on the disk before the next is asked. ``advance`` gets how many prompts are
@@ -106,15 +106,15 @@ def record(
             done += 1
             if advance is not None:
                 advance(done)
-    return recorded(path, len(missing) - len(dropped), tuple(dropped))
+    return trace_totals(path, len(missing) - len(dropped), tuple(dropped))
 
 
-def recorded(path: Path, asked: int = 0, dropped: tuple[Dropped, ...] = ()) -> Recorded:
+def trace_totals(path: Path, asked: int = 0, dropped: tuple[Dropped, ...] = ()) -> TraceTotals:
     """What the trace at ``path`` holds; every checksum is verified."""
     trace = TraceFile(path)
     holes = sum(int((~reply.known[: reply.head.emitted]).sum()) for reply in trace)
     heads = trace.heads
-    return Recorded(
+    return TraceTotals(
         path=path,
         replies=len(heads),
         asked=asked,
@@ -131,7 +131,7 @@ def reply_head(
     prompt: Prompt,
     text: str,
     ids: Sequence[int],
-    plan: TraceRequest,
+    plan: TracePlan,
     stop: str,
     tokens: int,
     emitted: int,

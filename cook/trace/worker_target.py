@@ -22,7 +22,7 @@ from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, TraceRequest, prompts_digest, reply_head, sha256
+from cook.trace.session import Dropped, TracePlan, prompts_digest, reply_head, sha256
 
 
 @dataclass
@@ -59,7 +59,7 @@ class WorkerTarget(Closing):
     def _template(self) -> str | None:
         return self.file.string("tokenizer.chat_template") if self.chat else None
 
-    def header(self, plan: TraceRequest) -> TraceHeader:
+    def header(self, plan: TracePlan) -> TraceHeader:
         load = ModelLoad(self.source.path, vocabulary_only=True)
         with self.workers.loaded(self.engine, load) as (_, info):
             pass
@@ -90,17 +90,17 @@ class WorkerTarget(Closing):
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Render the prompts, then load the model."""
         if self.chat:
-            from cook.trace.rendering import rendered
+            from cook.trace.rendering import render_prompts
 
             path, extra = self.source.path, self.args.extra
-            texts = rendered(self.engine, path, extra, prompts, self.supervisor)
+            texts = render_prompts(self.engine, path, extra, prompts, self.supervisor)
         else:
             texts = [p.untemplated for p in prompts]
         self._rendered = {p.id: text for p, text in zip(prompts, texts, strict=True)}
         load = model_load(self.engine, self.source.path, self.args, self.context)
         self._worker, _ = self._held.enter_context(self.workers.loaded(self.engine, load))
 
-    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TracePlan) -> Reply | Dropped:
         plan = replace(plan, sampler=plan.sampler.for_prompt(prompt.id))
         if self._worker is None:
             raise InternalError("a prompt before the target was prepared")

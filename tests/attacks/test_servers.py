@@ -28,7 +28,7 @@ from cook.formats.trace_file import TraceFile
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.score_url import score_url
 from cook.trace.server_target import ServerTarget, server_facts
-from cook.trace.session import TraceRequest, record
+from cook.trace.session import TracePlan, record
 from tests.attacks.conftest import at_length
 from tests.attacks.mutants import VALUES
 from tests.attacks.servers import honest, liar
@@ -47,7 +47,7 @@ def ask(url: str, how: str, folder: Path) -> object:
         facts = server_facts(remote)
         if facts is None:
             raise InputError(f"{url} is no llama-server")
-        plan = TraceRequest(PROMPTS, 4, 64, Sampling().applied("server"), top=2)
+        plan = TracePlan(PROMPTS, 4, 64, Sampling().applied("server"), top=2)
         path = folder / "t.trace"
         try:
             return record(ServerTarget(remote, facts, None), plan, path)

@@ -12,7 +12,7 @@ import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, SHIPPED_HEAD, UNPACKED, unpacked
+from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, SHIPPED_HEAD, UNPACKED, unpacked_target
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
@@ -48,7 +48,7 @@ def parts(name: str) -> list[str]:
 
 
 def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
-    ours = read_gguf(unpacked())
+    ours = read_gguf(unpacked_target())
     for shipped in map(read_gguf, (SOURCE, HEAD)):
         for tensor in shipped.tensors:
             found = [ours.tensor(name) for name in parts(tensor.name)]
@@ -59,7 +59,7 @@ def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
 
 
 def test_the_shipped_head_is_the_last_block() -> None:
-    ours = read_gguf(unpacked())
+    ours = read_gguf(unpacked_target())
     last = layer_count(ours) - 1
     assert head_of(ours) == Head(HeadKind.MTP, alone=False, blocks=frozenset({last}))
     assert ours.integer("glm4moe.nextn_predict_layers") == 1
@@ -67,7 +67,7 @@ def test_the_shipped_head_is_the_last_block() -> None:
 
 
 def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
-    ours = {t.name: t for t in GGUFReader(unpacked()).tensors}
+    ours = {t.name: t for t in GGUFReader(unpacked_target()).tensors}
     shipped = {t.name: t for t in GGUFReader(SOURCE).tensors}
     first = {name: t for name, t in shipped.items() if name.startswith("blk.0.")}
     for layer in range(LAYERS_IN_FRONT):
@@ -81,7 +81,7 @@ def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
 
 
 def test_biases_are_zero_and_nothing_else_is_new() -> None:
-    ours, shipped, head = map(read_gguf, (unpacked(), SOURCE, HEAD))
+    ours, shipped, head = map(read_gguf, (unpacked_target(), SOURCE, HEAD))
     own = {new for file in (shipped, head) for t in file.tensors for new in parts(t.name)}
     front = [new for new in own if new.startswith(f"blk.{LAYERS_IN_FRONT}.")]
     added = {
@@ -103,27 +103,27 @@ def layer_count(model: GgufFile) -> int:
 
 
 def test_it_is_written_once(home: Path) -> None:
-    first = unpacked()
+    first = unpacked_target()
     before = first.stat()
-    assert unpacked() == first
+    assert unpacked_target() == first
     assert (first.stat().st_mtime_ns, first.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert [p.name for p in home.rglob("*.gguf")] == [UNPACKED]
 
 
 def test_a_recipe_finds_it_even_for_a_plan() -> None:
     found = locate(demo_dir() / UNPACKED, plan_only=True)
-    assert found.path == unpacked()
+    assert found.path == unpacked_target()
     assert not found.source.provisional
     assert read_gguf(found.path).metadata["general.file_type"] == 0
 
 
 def test_the_text_is_the_same(engine: Any, tmp_path: Path) -> None:
-    assert replies(engine, unpacked(), tmp_path) == replies(engine, SOURCE, tmp_path)
+    assert replies(engine, unpacked_target(), tmp_path) == replies(engine, SOURCE, tmp_path)
 
 
 def test_both_engines_draft_with_the_head(engine: Any, tmp_path: Path) -> None:
     prompts = {p.category: p.text for p in load_prompts("demo").prompts}
-    one, settings, model = ModelArgs(threads=1), DraftSettings(2), unpacked()
+    one, settings, model = ModelArgs(threads=1), DraftSettings(2), unpacked_target()
     job = ServerJob(model, one, 2048, model, one, settings, head=HeadKind.MTP)
     with Server(engine, job, Supervisor(tmp_path / "logs")) as server:
         answers = [server.complete(prompt, 48) for prompt in list(prompts.values())[:4]]

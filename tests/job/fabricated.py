@@ -26,10 +26,10 @@ from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Entry, Store
 from cook.output import Mode, Output
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
-from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
+from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, RecountOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.ngram import NgramRequest, NgramServer
-from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
+from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
 from cook.steps.live import LiveOutcome, LiveStep
@@ -185,7 +185,7 @@ class Fabrication(Executor):
             DealStep: self._deal,
             CompareStep: self._compare,
             ControlStep: lambda step, _: ControlOutcome(step.width, 100, 2, 0.01, 0.1, 0.3, 0.05),
-            SelfCheckStep: self._recount,
+            RecountStep: self._recount,
             MemoryStep: lambda step, _: MemoryOutcome(step.model.size_bytes, 200, 100, ("fit",)),
         }
 
@@ -423,8 +423,8 @@ class Fabrication(Executor):
         differing = Difference("p01", 3, 20, 5, 6, 0.05, None, True)
         return CompareOutcome(count, count - 1, (differing,))
 
-    def _recount(self, step: SelfCheckStep, _: Path) -> SelfCheckOutcome:
-        return SelfCheckOutcome(
+    def _recount(self, step: RecountStep, _: Path) -> RecountOutcome:
+        return RecountOutcome(
             requests=4,
             exact=4,
             live_drafted=100,

@@ -18,7 +18,14 @@ from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import closure
 from cook.graph.step import Step
 from cook.graph.store import Artifact, Store
-from cook.job.one_step import SHOWN, LaidOut, StepCommand, Used, run_step, step_commands
+from cook.job.one_step import (
+    SHOWN,
+    RecipeArgs,
+    StepCommand,
+    UsedArtifacts,
+    run_step,
+    step_commands,
+)
 from cook.job.plan import Planned, Reason, State
 from cook.job.prepare import Prepared
 from cook.output import Mode, Output
@@ -44,7 +51,7 @@ def fabricated(stored: tuple[str, ...] = ()) -> tuple[Prepared, Any]:
     return Prepared(loaded, False, (laid,), ()), plan
 
 
-ASKED = LaidOut(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads=3)
+ASKED = RecipeArgs(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads=3)
 
 
 def test_commands_come_wave_by_wave_and_timed_ones_last() -> None:
@@ -175,7 +182,7 @@ def test_what_is_wrong_with_a_key_is_told(
     home(tmp_path, monkeypatch)
     recipe = tmp_path / "r.yaml"
     recipe.write_text(SMALL)
-    asked = LaidOut(recipe, threads=1)
+    asked = RecipeArgs(recipe, threads=1)
     output = Output(Mode.QUIET)
     prepared = asked.prepared(output)
     steps = {s.label: s for layout in prepared.layouts for s in layout.all_steps()}
@@ -202,7 +209,7 @@ def test_what_is_wrong_with_a_key_is_told(
 
 
 def test_steps_are_known_by_key_and_tensors_by_their_source() -> None:
-    used = Used(frozenset({"k"}), frozenset({"sha256:1"}))
+    used = UsedArtifacts(frozenset({"k"}), frozenset({"sha256:1"}))
     step = Artifact(
         directory=Path("s"),
         kind="quantize",

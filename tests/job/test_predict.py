@@ -29,7 +29,7 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.iid import tokens_per_cycle
 from cook.trace.compatible import require_draft
-from cook.trace.session import TraceRequest, record
+from cook.trace.session import TracePlan, record
 from cook.trace.worker_target import WorkerTarget
 
 DRAFT = demo_dir() / "draft-f16.gguf"
@@ -42,7 +42,7 @@ def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
         Prompt(f"p{i}", "code" if i % 2 else "prose", f"def add_{i}(a, b):\n    ", "pick")
         for i in range(4)
     )
-    plan = TraceRequest(prompts, 32, 512, Sampling(temperature, seed=3).applied())
+    plan = TracePlan(prompts, 32, 512, Sampling(temperature, seed=3).applied())
     args = ModelArgs(threads=1)
     logs = folder / "logs"
     with (

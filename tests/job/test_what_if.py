@@ -7,7 +7,7 @@ from pathlib import Path
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.job.layout import Rival
-from cook.job.what_if import after_ngrams, in_parallel_with, rejection, under
+from cook.job.what_if import chain_forecast, forecasts_after, parallel_speeds, rejection
 from tests.job.fabricated import World
 from tests.job.laid_out import layout, score
 from tests.job.test_forecast import ALL, PICK, forecaster
@@ -39,7 +39,7 @@ def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None
     assert len({found.plan.trace.key, *(c.key for c in chains)}) == 3
     assert len([label for label in made.asked if label.startswith("trace")]) == 3
     for chain in chains:
-        forecast = under(found, chain, PICK, None)
+        forecast = chain_forecast(found, chain, PICK, None)
         assert (forecast.sampling, forecast.reason) == (chain.sampling, None)
         bare, *drafts = forecast.candidates
         assert bare.key.draft is None
@@ -55,12 +55,12 @@ def test_under_another_chain_only_what_was_replayed_there_is_forecast(tmp_path: 
     world = World(failing=("replay small",))
     found, _ = forecaster(tmp_path, world, sampling={"temperature": [0.0, 0.8]})
     (chain,) = found.plan.chains
-    there = under(found, chain, PICK, None)
+    there = chain_forecast(found, chain, PICK, None)
     assert [one.key.draft for one in there.candidates] == [None, "large"]
     nothing, _ = forecaster(
         tmp_path / "nothing", World(failing=("replay",)), sampling={"temperature": [0.0, 0.8]}
     )
-    assert under(nothing, chain, PICK, None).reason == "nothing could be replayed"
+    assert chain_forecast(nothing, chain, PICK, None).reason == "nothing could be replayed"
 
 
 def test_one_chain_asks_for_nothing_more() -> None:
@@ -73,7 +73,7 @@ def test_n_grams_before_a_draft_leave_it_less_to_draft(tmp_path: Path) -> None:
     draft = found.plan.drafts[0]
     settings = NgramSettings(NgramType.SIMPLE, size_n=1, size_m=1).of(Flavour.LLAMA_CPP)
     rival = Rival("ngram-simple", settings)
-    behind = {f.key.settings: f for f in after_ngrams(found, draft, rival)}
+    behind = {f.key.settings: f for f in forecasts_after(found, draft, rival)}
     alone = {f.key.settings: f for f in found.forecasts(ALL) if f.key.draft == "small"}
     assert behind.keys() == alone.keys()
     for asked, one in behind.items():
@@ -81,15 +81,15 @@ def test_n_grams_before_a_draft_leave_it_less_to_draft(tmp_path: Path) -> None:
         assert one.name == f"ngram-simple, then {alone[asked].name}"
         assert one.spent.draft_s < alone[asked].spent.draft_s
     failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
-    assert after_ngrams(failed, failed.plan.drafts[0], rival) == []
+    assert forecasts_after(failed, failed.plan.drafts[0], rival) == []
 
 
 def test_drafting_meanwhile_is_faster_than_drafting_between(tmp_path: Path) -> None:
     found, _ = forecaster(tmp_path)
     draft = found.plan.drafts[0]
-    speeds = in_parallel_with(found, draft, [4])
+    speeds = parallel_speeds(found, draft, [4])
     assert len(speeds) == 2
     usual = next(f for f in found.forecasts(ALL) if f.name == "small n_max=4")
     assert max(s.decode_tokens_per_s for s in speeds) > (usual.figures.decode_speed or 0)
     failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
-    assert in_parallel_with(failed, failed.plan.drafts[0], [4]) == ()
+    assert parallel_speeds(failed, failed.plan.drafts[0], [4]) == ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cook.demo.smollm2 import INSTALL, carried, smollm2
+from cook.demo.smollm2 import INSTALL, find_q4_1, smollm2
 from cook.record.record import Record
 from tests.builds import build
 
@@ -37,7 +37,7 @@ score:
 @pytest.fixture(scope="session")
 def real_home(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Path:
     """COOK_HOME with the model in F16; skips where the package is not installed."""
-    if carried() is None:
+    if find_q4_1() is None:
         pytest.skip(f"SKIPPED LOUDLY: the real model's package is not installed: {INSTALL}")
     home = tmp_path_factory.mktemp("real")
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import pytest
 from cook.errors import RecipeError
 from cook.formats.gguf_split import SplitLimit
 from cook.recipe.expand import expand
-from cook.recipe.load import LoadedRecipe, parse_recipe, resolved
+from cook.recipe.load import LoadedRecipe, parse_recipe, resolved_text
 
 Make = Callable[[str], LoadedRecipe]
 
@@ -65,7 +65,7 @@ def test_a_split_is_inherited_whole_and_overridden(recipe: Make) -> None:
         None,
         SplitLimit(500 * 10**6),
     ]
-    again = parse_recipe(resolved(loaded), Path("again.yaml"))
+    again = parse_recipe(resolved_text(loaded), Path("again.yaml"))
     assert [q.split for q in again.quants] == [q.split for q in loaded.quants]
 
 
@@ -211,6 +211,6 @@ def test_a_resolved_recipe_says_what_is_tried(recipe: Make) -> None:
         "quants: [{name: A, type: Q8_0, experts: [2, 1], prune_layers: [[], 0]}]\n"
         "drafts: [{name: f, source: f.gguf, experts: 1}]\n"
     )
-    again = parse_recipe(resolved(loaded), loaded.path)
+    again = parse_recipe(resolved_text(loaded), loaded.path)
     assert tried(again) == tried(loaded)
     assert again.recipe.drafts[0].candidates == loaded.recipe.drafts[0].candidates

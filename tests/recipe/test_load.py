@@ -10,7 +10,7 @@ import pytest
 from cook.engines.ngram_settings import DEFAULTS
 from cook.errors import InputError, RecipeError
 from cook.formats.quant_types import Flavour
-from cook.recipe.load import find_recipe, load_recipe, parse_recipe, resolved, shipped_recipes
+from cook.recipe.load import find_recipe, load_recipe, parse_recipe, resolved_text, shipped_recipes
 
 BROKEN = Path(__file__).parents[1] / "data" / "broken_recipes"
 EXPECTED: dict[str, list[str]] = json.loads((BROKEN / "expected.json").read_text("utf-8"))
@@ -194,7 +194,7 @@ def test_an_equals_sign_is_explained() -> None:
 )
 def test_rivals_are_names_or_have_numbers(written: str, said: list[str]) -> None:
     loaded = parse_recipe(with_score(f"rivals: {written}"), Path("/somewhere/r.yaml"))
-    again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
+    again = parse_recipe(resolved_text(loaded), Path("/somewhere/r.yaml"))
     for recipe in (loaded.recipe, again.recipe):
         known = tuple(DEFAULTS[Flavour.IK_LLAMA_CPP])
         found = [one for rival in recipe.score.rivals for one in rival.to_settings(known)]
@@ -204,7 +204,7 @@ def test_rivals_are_names_or_have_numbers(written: str, said: list[str]) -> None
 @pytest.mark.parametrize(("written", "said"), [("4", (4,)), ("[1, 2, 4]", (1, 2, 4))])
 def test_slots_are_one_or_a_list(written: str, said: tuple[int, ...]) -> None:
     loaded = parse_recipe(with_score(f"slots: {written}"), Path("/somewhere/r.yaml"))
-    again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
+    again = parse_recipe(resolved_text(loaded), Path("/somewhere/r.yaml"))
     for recipe in (loaded.recipe, again.recipe):
         assert recipe.score.slots == said
 
@@ -267,7 +267,7 @@ def test_sha256_is_of_the_text() -> None:
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_shipped_recipes_resolve_to_themselves(name: str) -> None:
     loaded = load_recipe(name)
-    again = parse_recipe(resolved(loaded), Path(f"/somewhere/{name}.yaml"))
+    again = parse_recipe(resolved_text(loaded), Path(f"/somewhere/{name}.yaml"))
     assert [(q.name, q.ftype, q.mixture, q.use_imatrix) for q in again.quants] == [
         (q.name, q.ftype, q.mixture, q.use_imatrix) for q in loaded.quants
     ]
@@ -291,7 +291,7 @@ sweep:
   over: {output: [q4_0, 'q8_0']}
 """
     loaded = parse_recipe(text, Path("/base/swept.yaml"))
-    written = resolved(loaded)
+    written = resolved_text(loaded)
     assert "extends" not in written
     assert "sweep" not in written
     assert "/base/model.gguf" in written

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from pydantic import TypeAdapter
 
-from cook.record.outcomes import ControlOutcome, SelfCheckOutcome
+from cook.record.outcomes import ControlOutcome, RecountOutcome
 
 
 def test_a_recount_is_read_as_it_was_written() -> None:
-    found = SelfCheckOutcome(4, 4, 90, 50, 91, 51, passed_over=1)
-    assert TypeAdapter(SelfCheckOutcome).validate_python(asdict(found)) == found
+    found = RecountOutcome(4, 4, 90, 50, 91, 51, passed_over=1)
+    assert TypeAdapter(RecountOutcome).validate_python(asdict(found)) == found
 
 
 def test_a_control_is_read_from_an_artifact_that_counts_its_replies() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.scoring.batch_curve import BatchCurve, Link, behind
+from cook.scoring.batch_curve import BatchCurve, Link, curve_over_link
 from cook.steps.curve import grid_of
 
 
@@ -20,9 +20,9 @@ def test_a_decode_waits_once_and_for_its_logits() -> None:
 
 def test_every_batch_is_as_much_later() -> None:
     curve = BatchCurve((0, 10), (1, 5), ((0.01, 0.02), (0.03, 0.04)))
-    far = behind(curve, Link(0.005), 1000)
+    far = curve_over_link(curve, Link(0.005), 1000)
     assert far.at([1, 5], 10) == pytest.approx([0.035, 0.045])
-    assert behind(curve, Link(0.0), 1000) == curve
+    assert curve_over_link(curve, Link(0.0), 1000) == curve
 
 
 @pytest.mark.parametrize("given", [(-1.0, None), (0.0, 0.0), (0.0, -5.0)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cook.formats.arrays import Floats, Ids
 from cook.formats.sampling import Sampling
-from cook.scoring.chains import under
+from cook.scoring.chains import chain_distribution
 
 SLACK = 1e-9
 
@@ -58,7 +58,7 @@ def test_what_is_stored_bounds_the_whole(p: Floats, sampling: Sampling, count: i
     """``count`` of the tokens are stored; with all of them both ends are the truth."""
     count = min(count, len(p))
     truth = whole(sampling, p)
-    found = under(sampling, *stored(p, count), len(p))
+    found = chain_distribution(sampling, *stored(p, count), len(p))
     for token in range(len(p)):
         chances = found.of(np.array([token], np.int32))
         assert chances.low[0] - SLACK <= truth[token] <= chances.high[0] + SLACK
@@ -76,8 +76,8 @@ def test_the_overlap_is_between_its_ends(
     uncut = Sampling(sampling.temperature, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0)
     truth = np.minimum(whole(sampling, p), whole(uncut, q)).sum()
     count = min(count, len(p))
-    target = under(sampling, *stored(p, count), len(p))
-    found = target.overlap(under(uncut, *stored(q, count), len(p)))
+    target = chain_distribution(sampling, *stored(p, count), len(p))
+    found = target.overlap(chain_distribution(uncut, *stored(q, count), len(p)))
     assert found.low[0] - SLACK <= truth <= found.high[0] + SLACK
     if count == len(p):
         assert found.high[0] == pytest.approx(found.low[0], abs=1e-6)
@@ -86,6 +86,6 @@ def test_the_overlap_is_between_its_ends(
 def test_the_servers_own_chain_needs_no_bound() -> None:
     """Its top_k of 40 is within what a trace keeps."""
     p = np.linspace(1.0, 2.0, 200)[::-1] / np.linspace(1.0, 2.0, 200).sum()
-    found = under(Sampling(0.8).applied(), *stored(p, 64), len(p))
+    found = chain_distribution(Sampling(0.8).applied(), *stored(p, 64), len(p))
     assert np.array_equal(found.low, found.high)
     assert (found.rest[0], found.other[0]) == (0.0, 0.0)

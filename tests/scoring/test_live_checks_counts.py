@@ -17,7 +17,7 @@ from cook.engines.server import Server
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
-from cook.record.outcomes import SelfCheckOutcome
+from cook.record.outcomes import RecountOutcome
 from cook.scoring.live_checks import LiveReply, check_counts
 from cook.scoring.simulate import Profile
 
@@ -77,7 +77,7 @@ def ask_live(
     return tuple(replies)
 
 
-def fast_error(found: SelfCheckOutcome) -> float:
+def fast_error(found: RecountOutcome) -> float:
     """Acceptance by one-pass replay minus live, a fraction."""
     return found.replay_accepted / found.replay_drafted - found.live_accepted / found.live_drafted
 
@@ -92,7 +92,7 @@ def count(
     n_predict: int = 96,
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
-) -> tuple[SelfCheckOutcome, tuple[LiveReply, ...]]:
+) -> tuple[RecountOutcome, tuple[LiveReply, ...]]:
     args = ModelArgs(threads=1, threads_batch=1)
     job = ServerJob(
         pair.target,

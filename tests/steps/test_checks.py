@@ -20,7 +20,7 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.graph.step import Source, source
 from cook.prompts.prompt_set import Prompt
-from cook.record.outcomes import Difference, SelfCheckOutcome
+from cook.record.outcomes import Difference, RecountOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import Profile
 from cook.steps import checks
@@ -32,8 +32,8 @@ from cook.steps.checks import (
     CompareStep,
     ControlStep,
     LiveRequest,
+    RecountStep,
     Seen,
-    SelfCheckStep,
     _changes_its_mind,
     _chosen,
     emitted_tokens,
@@ -111,8 +111,8 @@ def test_a_text_of_its_own_is_tokenized_where_that_leaves_no_doubt() -> None:
 
 @pytest.mark.parametrize(("requests", "exact", "passed"), [(4, 4, True), (4, 3, False)])
 def test_passed(requests: int, exact: int, passed: bool) -> None:
-    assert SelfCheckOutcome(requests, exact, 9, 5, 9, 5).passed is passed
-    assert not SelfCheckOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed
+    assert RecountOutcome(requests, exact, 9, 5, 9, 5).passed is passed
+    assert not RecountOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed
 
 
 def test_a_server_is_followed_from_its_first_line_on() -> None:
@@ -155,7 +155,7 @@ def test_every_request_of_a_head_is_recounted(bundled: Engine, head: str, tmp_pa
     assert live.draft is not None
     args = bundled.as_draft(live.draft_args, live.target_args, live.context)
     recounts = [
-        SelfCheckStep(
+        RecountStep(
             *(bundled, server.name, live.draft, args, one, Profile.MAINLINE_2026_10, trace),
             live=Dealt((deal,), server.name),
         )

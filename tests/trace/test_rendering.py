@@ -12,7 +12,7 @@ from cook.engines.server import Server
 from cook.formats.gguf import read_gguf
 from cook.formats.vocabulary import read_vocabulary
 from cook.prompts.prompt_set import Prompt
-from cook.trace.rendering import rendered, write_stand_in
+from cook.trace.rendering import render_prompts, write_stand_in
 from tests.engines.tiny_model import write_tiny_model
 
 TEMPLATE = (
@@ -51,6 +51,6 @@ def test_it_renders_as_the_models_server_does(
     job = ServerJob(target=chatty, target_args=ModelArgs(threads=1, extra=extra), context=512)
     with Server(engine, job, supervisor) as server:
         whole = [server.apply_template(prompt.messages) for prompt in PROMPTS]
-    assert rendered(engine, chatty, extra, PROMPTS, supervisor) == whole
+    assert render_prompts(engine, chatty, extra, PROMPTS, supervisor) == whole
     for text, one in zip(TEXTS, whole, strict=True):
         assert one == f"[USER] {text.strip()} [END]\n[ASSISTANT] "

@@ -16,7 +16,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.errors import CookError, InputError
 from cook.formats.trace_file import TraceFile
 from cook.paths import demo_dir
-from cook.trace.request import Recording, _own_file, opened
+from cook.trace.request import TraceRequest, _own_file, open_target
 
 TARGET = str(demo_dir() / "target-q8_0.gguf")
 ASK = ("--prompts", "demo", "--limit", "6", "--max-tokens", "24", "--threads", "1")
@@ -93,22 +93,25 @@ def test_bad_input_leaves_no_trace_and_no_traceback(
     assert not file.exists()
 
 
-def recording(target: str) -> Recording:
-    return Recording(target, Path("t.trace"), context=512)
+def recording(target: str) -> TraceRequest:
+    return TraceRequest(target, Path("t.trace"), context=512)
 
 
 def test_a_file_needs_an_engine(tmp_path: Path, tiny_model: Path) -> None:
     how = recording(str(tiny_model))
     with (
         pytest.raises(InputError, match="no engine to run it"),
-        opened(how, None, Supervisor(tmp_path)),
+        open_target(how, None, Supervisor(tmp_path)),
     ):
         pass
 
 
 def test_an_address_without_an_answer(tmp_path: Path) -> None:
     how = recording("http://127.0.0.1:9")
-    with pytest.raises(CookError, match=r"127\.0\.0\.1:9"), opened(how, None, Supervisor(tmp_path)):
+    with (
+        pytest.raises(CookError, match=r"127\.0\.0\.1:9"),
+        open_target(how, None, Supervisor(tmp_path)),
+    ):
         pass
 
 
@@ -127,7 +130,7 @@ def test_a_server_that_sends_text_only_is_refused(fake: Any, tmp_path: Path, end
     how = recording(fake({}).url + end)
     with (
         pytest.raises(InputError, match="is no llama-server") as caught,
-        opened(how, None, Supervisor(tmp_path)),
+        open_target(how, None, Supervisor(tmp_path)),
     ):
         pass
     assert "llama-server" in str(caught.value.hint)

@@ -27,14 +27,14 @@ from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.trace.server_target import ServerTarget, align, reply_of_completion, server_facts
-from cook.trace.session import Dropped, TraceRequest, record
+from cook.trace.session import Dropped, TracePlan, record
 from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
 from tests.http_server import Status
 
 KEY = "a-key-of-the-test"
 PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
-PLAN = TraceRequest(
+PLAN = TracePlan(
     (Prompt("p", "code", "hi", "pick"),), 4, 64, Sampling(0.0, seed=1).applied("server"), top=2
 )
 
@@ -206,8 +206,8 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
     prompts = tuple(Prompt(f"p{i}", "code", text, "pick") for i, text in enumerate(texts))
     args = ModelArgs(threads=1, threads_batch=1)
 
-    def plan(draws: Any) -> TraceRequest:
-        return TraceRequest(prompts, 24, 512, Sampling(0.0, seed=1).applied(draws), top=8, extra=5)
+    def plan(draws: Any) -> TracePlan:
+        return TracePlan(prompts, 24, 512, Sampling(0.0, seed=1).applied(draws), top=8, extra=5)
 
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
     with (

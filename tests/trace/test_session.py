@@ -17,12 +17,12 @@ from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, TraceRequest, prompts_digest, record, sha256
+from cook.trace.session import Dropped, TracePlan, prompts_digest, record, sha256
 from cook.trace.worker_target import WorkerTarget
 from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(Prompt(f"p{i}", "code", f"text {i}", "pick") for i in range(4))
-PLAN = TraceRequest(PROMPTS, 8, 64, Sampling(0.0, seed=1).applied(), top=0)
+PLAN = TracePlan(PROMPTS, 8, 64, Sampling(0.0, seed=1).applied(), top=0)
 
 
 class Parrot:
@@ -35,7 +35,7 @@ class Parrot:
         self.prepared: list[str] = []
         self.asked: list[str] = []
 
-    def header(self, plan: TraceRequest) -> TraceHeader:
+    def header(self, plan: TracePlan) -> TraceHeader:
         return server_header(
             target_name="parrot",
             template_sha256=sha256(""),
@@ -49,7 +49,7 @@ class Parrot:
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.prepared = [p.id for p in prompts]
 
-    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TracePlan) -> Reply | Dropped:
         if prompt.id == self.fails_at:
             raise StepError("the server is gone")
         if prompt.id == self.drops:
@@ -85,7 +85,7 @@ def test_a_dropped_prompt_is_told_and_asked_again_next_time(tmp_path: Path) -> N
 def test_other_prompts_are_other_conditions(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     record(Parrot(), PLAN, path)
-    fewer = TraceRequest(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
+    fewer = TracePlan(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
     with pytest.raises(InputError, match="prompts_sha256"):
         record(Parrot(), fewer, path)
 
@@ -94,7 +94,7 @@ def test_other_prompts_are_other_conditions(tmp_path: Path) -> None:
 def test_the_width_of_batches_is_a_condition(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
-    plan = TraceRequest(PROMPTS, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
+    plan = TracePlan(PROMPTS, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
     wide, path, logs = replace(plan, batch_width=2), tmp_path / "t.trace", tmp_path / "logs"
     with (
         KeptWorkers(logs) as workers,
@@ -113,7 +113,7 @@ def test_a_prompt_too_long_for_the_context_is_dropped(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
-    plan = TraceRequest(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
+    plan = TracePlan(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
     logs = tmp_path / "logs"
     with (
         KeptWorkers(logs) as workers,

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cook.errors import InputError
-from cook.recipe.foreign.programs import printed
+from cook.recipe.foreign.programs import output
 from cook.recipe.foreign.text import ForeignText, Spanned, joined
 
 MAX_DEPTH = 32
@@ -469,7 +469,7 @@ class Shell:
         given = command.stdin or (before and before.prints) or Spanned()
         prints = next((word for word in (given, *words) if word.unknown), None)
         if prints is None and words:
-            prints = printed(words[0].text, words[1:], given, offset)
+            prints = output(words[0].text, words[1:], given, offset)
         if prints is None:
             shown = " ".join(word.text for word in words)
             prints = _unknown(f"cook does not know what `{shown}` does", offset)

@@ -143,7 +143,7 @@ def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[Fore
     )
 
 
-def grouped(
+def group_rules(
     rules: Sequence[Rule], model: ModelTensors, flavour: str
 ) -> tuple[list[Rule], list[Rule], bool]:
     """Rules that give every tensor the same type, by groups where that can be; those of ``rules``
@@ -247,7 +247,7 @@ def _rules(
     tensors for are warnings."""
     rules, unused, covered = list(quant.rules), list[Rule](), False
     if model is not None and rules:
-        rules, unused, covered = grouped(rules, model, quant.flavour or LLAMA_CPP)
+        rules, unused, covered = group_rules(rules, model, quant.flavour or LLAMA_CPP)
     elif rules:
         covered = rules[-1].selector in _ALL
     for rule in unused:

@@ -38,7 +38,7 @@ class _Edit(NamedTuple):
         return joined(out)
 
 
-def printed(name: str, arguments: Sequence[Spanned], given: Spanned, offset: int) -> Spanned | None:
+def output(name: str, arguments: Sequence[Spanned], given: Spanned, offset: int) -> Spanned | None:
     """What the program ``name`` prints when it reads ``given``; None where that is not known.
 
     ``offset`` is its place, for what it prints of its own.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cook.formats.gguf import TensorInfo
 from cook.recipe.foreign.exporting import PATTERNS
-from cook.recipe.foreign.importing import grouped
+from cook.recipe.foreign.importing import group_rules
 from cook.recipe.foreign.quants import selector_of
 from cook.recipe.groups import group_of
 from cook.recipe.pattern import parse_pattern
@@ -76,7 +76,7 @@ def test_grouping_changes_no_type(pairs: list[tuple[str, str]]) -> None:
     tensors = [TensorInfo(name, (256, 256), 0) for name in names]
     rules = [Rule(selector_of(pattern), type_name) for pattern, type_name in pairs]
     model = ModelTensors(tensors)
-    written, unused, covered = grouped(rules, model, "llama.cpp")
+    written, unused, covered = group_rules(rules, model, "llama.cpp")
 
     def types(rules: Sequence[Rule]) -> list[str | None]:
         return [next((r.type for r in rules if name in model.hits(r)), None) for name in names]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from cook.recipe.foreign.programs import printed
+from cook.recipe.foreign.programs import output
 from cook.recipe.foreign.text import Spanned
 
 GIVEN = "\n# a\nblk\\..*\\.attn_v=q8_0,\n\n  # b\n\tffn_(up|down)\\.weight$=iq4_k # c\n, ,,\n"
@@ -20,7 +20,7 @@ def spanned(text: str) -> Spanned:
 
 def prints(command: str) -> str | None:
     name, *arguments = shlex.split(command)
-    found = printed(name, [spanned(a) for a in arguments], spanned(GIVEN), 0)
+    found = output(name, [spanned(a) for a in arguments], spanned(GIVEN), 0)
     return None if found is None else found.text
 
 

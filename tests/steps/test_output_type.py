@@ -17,9 +17,9 @@ from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.graph.step import source
 from cook.paths import demo_dir
-from cook.steps.head import HeadStep
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.memory import MemoryStep
+from cook.steps.output_type import OutputTypeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.tensors import KIND
 from tests.workbench import run
@@ -35,7 +35,7 @@ def data_of(file: GgufFile) -> dict[str, tuple[str, bytes]]:
 
 def require_head(home: Path, engine: Any, model: Path, type_name: str) -> None:
     """The made file has the tensors of its own command's, byte for byte, and loads."""
-    step = HeadStep(engine, f"draft output={type_name}", source([model]), type_name)
+    step = OutputTypeStep(engine, f"draft output={type_name}", source([model]), type_name)
     memory = MemoryStep(engine, step.name, step, ModelArgs(threads=1), 256)
     outcomes = run(home, step, memory)
     result, made = outcomes.result(step), outcomes.artifact(step).file(MODEL_FILE)
@@ -87,9 +87,9 @@ def _untied(model: Path) -> Path:
 def test_tied_embeddings_get_a_head_of_their_own(tmp_path: Path, engine: Any) -> None:
     """A tied model gets a head of its embeddings' weights, with which the engine loads it."""
     model = tied(tmp_path)
-    step = HeadStep(engine, "tied output=q8_0", source([model]), "q8_0")
+    step = OutputTypeStep(engine, "tied output=q8_0", source([model]), "q8_0")
     memory = MemoryStep(engine, step.name, step, ModelArgs(threads=1), 256)
-    embedded = HeadStep(engine, "whole", source([_untied(model)]), "q8_0")
+    embedded = OutputTypeStep(engine, "whole", source([_untied(model)]), "q8_0")
     outcomes = run(tmp_path, step, memory, embedded)
     assert outcomes.failures == {}
     before, after = read_gguf(model), read_gguf(outcomes.artifact(step).file(MODEL_FILE))
@@ -104,7 +104,7 @@ def test_tied_embeddings_get_a_head_of_their_own(tmp_path: Path, engine: Any) ->
 
 @pytest.mark.engine
 def test_a_reduction_of_it_has_its_head(tmp_path: Path, bundled: Any) -> None:
-    whole = HeadStep(bundled, "draft output=q8_0", source([DRAFT]), "q8_0")
+    whole = OutputTypeStep(bundled, "draft output=q8_0", source([DRAFT]), "q8_0")
     part = ReduceStep("draft output=q8_0 experts=1", whole, Reduction(1))
     outcomes = run(tmp_path, part)
     file = read_gguf(outcomes.artifact(part).file(MODEL_FILE))
@@ -114,7 +114,7 @@ def test_a_reduction_of_it_has_its_head(tmp_path: Path, bundled: Any) -> None:
 
 @pytest.mark.engine
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, bundled: Any) -> None:
-    step = HeadStep(bundled, "draft output=iq2_xs", source([DRAFT]), "iq2_xs")
+    step = OutputTypeStep(bundled, "draft output=iq2_xs", source([DRAFT]), "iq2_xs")
     failure = run(tmp_path, step).failures[step.key]
     assert isinstance(failure.error, InputError)
     assert not list((tmp_path / "store").rglob(MODEL_FILE))

@@ -9,7 +9,12 @@ import pytest
 
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
-from cook.formats.output_head import head_of, is_head, require_head, with_head
+from cook.formats.output_tensor import (
+    has_output_type,
+    output_tensor,
+    require_output_type,
+    with_output_type,
+)
 from cook.formats.quant_types import Flavour, by_name
 from cook.paths import demo_dir
 from cook.recipe.active import active_bytes
@@ -33,20 +38,20 @@ def typed(file: GgufFile, type_name: str, columns: int = 256, rows: int = 2048) 
 
 
 def test_a_head_in_another_type_is_the_last_tensor(draft: GgufFile) -> None:
-    made = with_head(draft, "q6_K")
+    made = with_output_type(draft, "q6_K")
     assert made.tensors[-1] == TensorInfo("output.weight", (256, 2048), by_name("q6_K").id)
     assert {t.name for t in made.tensors} == {t.name for t in draft.tensors}
-    assert is_head(made, "q6_K")
-    assert is_head(draft, "f16")
+    assert has_output_type(made, "q6_K")
+    assert has_output_type(draft, "f16")
     saved = 256 * 2048 * (16 - by_name("q6_K").bpw) / 8
     assert (draft.tensor_bytes or 0) - (made.tensor_bytes or 0) == saved
 
 
 def test_tied_embeddings_stay_and_are_then_read_by_rows(draft: GgufFile) -> None:
     file = tied(draft)
-    assert head_of(file).name == "token_embd.weight"
-    assert not is_head(file, "f16"), "it has none of its own"
-    before, after = active_bytes(file), active_bytes(with_head(file, "q4_K"))
+    assert output_tensor(file).name == "token_embd.weight"
+    assert not has_output_type(file, "f16"), "it has none of its own"
+    before, after = active_bytes(file), active_bytes(with_output_type(file, "q4_K"))
     assert after.read_bytes < before.read_bytes
     assert after.size_bytes > before.size_bytes
     assert Group.EMBEDDINGS in {g.group for g in after.groups}
@@ -58,9 +63,9 @@ def test_what_is_precise_may_be_any_type_without_importance(
 ) -> None:
     for source in ("f32", "f16", "bf16", "q8_0"):
         for wanted in ("q8_0", "q6_K", "q4_0", "iq4_nl", "q2_K", "bf16"):
-            require_head(typed(draft, source), wanted, flavour)
-    require_head(typed(draft, "q4_K"), "q4_K", flavour)  # it is so already
-    require_head(tied(draft), "q6_K", flavour)
+            require_output_type(typed(draft, source), wanted, flavour)
+    require_output_type(typed(draft, "q4_K"), "q4_K", flavour)  # it is so already
+    require_output_type(tied(draft), "q6_K", flavour)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_what_a_head_cannot_be_is_told(
     told: str,
 ) -> None:
     with pytest.raises(InputError) as failure:
-        require_head(typed(draft, file_type, columns, rows), wanted, flavour)
+        require_output_type(typed(draft, file_type, columns, rows), wanted, flavour)
     assert told in failure.value.message
     assert failure.value.hint
 
@@ -90,4 +95,4 @@ def test_what_a_head_cannot_be_is_told(
 def test_a_file_without_a_head_is_no_model(draft: GgufFile, tmp_path: Path) -> None:
     file = replace(draft, path=tmp_path / "norms.gguf", tensors=draft.tensors[:0])
     with pytest.raises(InputError, match=r"norms\.gguf: has no tensor .token_embd\.weight"):
-        require_head(file, "q8_0", MAINLINE)
+        require_output_type(file, "q8_0", MAINLINE)

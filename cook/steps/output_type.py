@@ -1,7 +1,7 @@
-"""Step: a ready draft with its output head in another type.
+"""Step: a ready draft with its output tensor in another type.
 
 One tensor is quantized, by the engine's library and as a piece like any other
-(:mod:`cook.steps.tensors`); :mod:`cook.formats.output_head` says what the file is. Where the file
+(:mod:`cook.steps.tensors`); :mod:`cook.formats.output_tensor` says what the file is. Where the file
 system shares blocks the rest of it takes no room.
 """
 
@@ -19,7 +19,7 @@ from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.compile import locate, quantization_version
 from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
-from cook.formats.output_head import OUTPUT, head_of, require_head
+from cook.formats.output_tensor import OUTPUT, output_tensor, require_output_type
 from cook.formats.quant_types import by_name
 from cook.formats.splice import QUANTIZATION_VERSION
 from cook.graph.cost import Cost
@@ -32,8 +32,8 @@ _BASE = "Q8_0"
 
 
 @dataclass(frozen=True)
-class HeadStep(ModelStep):
-    """``model`` with its output head as ``head_type``; artifact ``model.gguf``, one file.
+class OutputTypeStep(ModelStep):
+    """``model`` with its output tensor as ``output_type``; artifact ``model.gguf``, one file.
 
     ``name`` is the candidate's. The file of the result's ``command`` has the same tensors; there is
     none where the embeddings were tied, since llama-quantize adds no tensor.
@@ -42,17 +42,17 @@ class HeadStep(ModelStep):
     engine: Engine
     name: str
     model: Source
-    head_type: str
+    output_type: str
     predicted_tensor_bytes: int | None = None
 
     kind: ClassVar[str] = "head"
 
     @property
     def label(self) -> str:
-        return f"head {self.name} ({self.engine.name})"
+        return f"output tensor {self.name} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {"type": self.head_type}
+        return {"type": self.output_type}
 
     @property
     def origin(self) -> Input:
@@ -61,9 +61,9 @@ class HeadStep(ModelStep):
     def cost(self) -> Cost:
         """Its one tensor is quantized, and the rest copied and hashed."""
         file = header_if_there(self.model.path)
-        weights = head_of(file).elements if file is not None else 0
+        weights = output_tensor(file).elements if file is not None else 0
         return Cost(
-            arithmetic_s=weights * seconds_a_weight(self.head_type),
+            arithmetic_s=weights * seconds_a_weight(self.output_type),
             copied_bytes=float(self.disk_bytes() or 0),
             read_bytes=float(self.predicted_tensor_bytes or self.model.size_bytes),
         )
@@ -74,17 +74,17 @@ class HeadStep(ModelStep):
     def shared_bytes(self) -> Mapping[Hashable, int]:
         if (file := header_if_there(self.model.path)) is None:
             return {}
-        size = by_name(self.head_type).tensor_bytes(head_of(file).shape)
-        return {(self.model.key, self.engine.identity.digest, OUTPUT, self.head_type): size}
+        size = by_name(self.output_type).tensor_bytes(output_tensor(file).shape)
+        return {(self.model.key, self.engine.identity.digest, OUTPUT, self.output_type): size}
 
     def run(self, bench: Workbench) -> QuantizeResult:
         started = time.monotonic()
         file = read_gguf(self.model.path)
-        require_head(file, self.head_type, self.engine.flavour)
-        head, wanted = head_of(file), by_name(self.head_type)
-        made, peak_bytes = make_tensors(self.engine, self.model, file, {head.name: wanted}, bench)
+        require_output_type(file, self.output_type, self.engine.flavour)
+        tensor, wanted = output_tensor(file), by_name(self.output_type)
+        made, peak_bytes = make_tensors(self.engine, self.model, file, {tensor.name: wanted}, bench)
         tensors = [copy_of(file, t.name) for t in file.tensors if t.name != OUTPUT]
-        tensors.append(tensor_at(OUTPUT, head.shape, wanted.id, made[head.name]))
+        tensors.append(tensor_at(OUTPUT, tensor.shape, wanted.id, made[tensor.name]))
         metadata = file.raw_metadata()
         version = quantization_version(locate(self.engine))
         metadata[QUANTIZATION_VERSION] = encode(version, ValueType.UINT32)
@@ -106,7 +106,7 @@ class HeadStep(ModelStep):
             source=self.model.path,
             output=output,
             ftype=_BASE,
-            rules=(TypeRule(f"^{re.escape(OUTPUT)}$", self.head_type), *stated),
+            rules=(TypeRule(f"^{re.escape(OUTPUT)}$", self.output_type), *stated),
             imatrix=None,
             threads=1,
             expected={},
