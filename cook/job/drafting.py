@@ -153,7 +153,8 @@ class DraftLayout:
                     name = f"{name} output={output}"
                     if not has_output_type(file, output):
                         file = with_output_type(file, output)
-                        model = OutputTypeStep(self.engine, name, model, output, file.tensor_bytes)
+                        size_bytes = file.tensor_bytes
+                        model = OutputTypeStep(self.engine, name, found.source, output, size_bytes)
                 plan = self._draft(name, model, file, _types(file), TokenReads(file))
                 plan = replace(plan, output=output)
                 for reduction in draft.candidates:
