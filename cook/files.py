@@ -42,12 +42,12 @@ _WAIT = (
 )
 
 _own: set[str] | None = None
-"""Identities that this process has noted since it believes no other memory; None: all are."""
+"""Identities whose digests this process noted itself, once it trusts no others; None: it does."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a file from every other and from itself at another time; times in ns."""
+    """What distinguishes a file from all others, and from itself at another time; times in ns."""
 
     device: int
     inode: int

@@ -61,7 +61,7 @@ class UrlScore:
     runs: tuple[PromptRun, ...]
     warnings: tuple[str, ...]
     speculators: tuple[str, ...] = ()
-    """What it speculates by, where it tells (mainline)."""
+    """Its kinds of speculation, where it reports them (mainline)."""
 
 
 def score_url(
@@ -82,7 +82,7 @@ def score_url(
     facts = server_facts(remote, may_draft=True)
     if facts is None:
         raise InputError(
-            f"{remote.url} is no llama-server: it tells nothing of itself in /props",
+            f"{remote.url} is no llama-server: it has no /props",
             hint="the address without a path, such as http://127.0.0.1:8080",
         )
     chat = facts.template is not None and not raw
@@ -188,7 +188,7 @@ def _busy(remote: Remote) -> list[str]:
     ]
     if not busy:
         return []
-    return [f"{remote.url} is serving somebody else as well: its times are not its best"]
+    return [f"{remote.url} is serving other requests as well: it could be faster alone"]
 
 
 def _doubts(

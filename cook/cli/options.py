@@ -113,10 +113,10 @@ ENGINES = option(
 )
 RIVALS = option(
     "--rival",
-    "Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
+    "N-gram method to compare with, such as ngram-mod, or `all`; repeatable.",
     metavar="TYPE[:KEY=N,...]",
 )
-MODEL = option("--model", "Which model of a router's address.", metavar="NAME")
+MODEL = option("--model", "Which model, where the address is a router.", metavar="NAME")
 LIMIT = option("--limit", "At most this many prompts.", min=1)
 DEMO = flag("--demo", "Use the demo's models, texts and prompts in place of the recipe's.")
 STRICT = flag("--strict", "Warnings of the recipe are errors.")

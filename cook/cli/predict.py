@@ -16,10 +16,10 @@ def command(
     rival: list[str] | None = opt.RIVALS,
     n_max: list[int] | None = opt.option("--n-max", "Draft length; repeatable.", min=1, max=32),
     p_min: list[float] | None = opt.option(
-        "--p-min", "Least confidence; repeatable.", min=0.0, max=1.0
+        "--p-min", "Least probability to draft; repeatable.", min=0.0, max=1.0
     ),
     profile: str | None = opt.option(
-        "--profile", "Who counts: mainline, mainline-2025 or ik.", metavar="ENGINE"
+        "--profile", "Whose loop: mainline, mainline-2025 or ik.", metavar="ENGINE"
     ),
     target: Path | None = opt.option(
         "--target", "Time this target here, on real text.", metavar="GGUF"
@@ -28,17 +28,17 @@ def command(
         "--target-ms", "One token of the target, in ms.", min=1e-6
     ),
     target_speed: float | None = opt.option(
-        "--target-speed", "The same as tokens per second.", metavar="T/S", min=1e-6
+        "--target-speed", "Instead of --target-ms.", metavar="T/S", min=1e-6
     ),
     verify: str | None = opt.option(
-        "--verify", "Batches of the target, in ms.", metavar="N:MS,..."
+        "--verify", "Batches of N tokens of the target, in ms.", metavar="N:MS,..."
     ),
     draft_ms: float | None = opt.option("--draft-ms", "One token of the draft, in ms.", min=1e-6),
     draft_speed: float | None = opt.option(
-        "--draft-speed", "The same as tokens per second.", metavar="T/S", min=1e-6
+        "--draft-speed", "Instead of --draft-ms.", metavar="T/S", min=1e-6
     ),
     overhead_ms: float = opt.option(
-        "--overhead-ms", "Of each cycle, with typed numbers.", min=0.0, default=0.0
+        "--overhead-ms", "Overhead of each cycle, with --acceptance.", min=0.0, default=0.0
     ),
     acceptance: float | None = opt.option(
         "--acceptance",
@@ -54,24 +54,24 @@ def command(
     ),
     token_acceptance: float | None = opt.option(
         "--token-acceptance",
-        "Instead of --acceptance: the chance of one drafted token.",
+        "Instead of --acceptance: the probability of one drafted token.",
         min=0.0,
         max=1.0,
     ),
     temperature: list[float] | None = opt.option(
-        "--temperature", "Forecast acceptance at it, by both rules; repeatable.", min=0.0, max=10.0
+        "--temperature", "Forecast at it as well; repeatable, as the next three.", min=0.0, max=10.0
     ),
-    top_k: list[int] | None = opt.option("--top-k", "With it; repeatable.", min=0),
-    top_p: list[float] | None = opt.option("--top-p", "With it; repeatable.", min=0.0, max=1.0),
-    min_p: list[float] | None = opt.option("--min-p", "With it; repeatable.", min=0.0, max=1.0),
+    top_k: list[int] | None = opt.option("--top-k", "With --temperature.", min=0),
+    top_p: list[float] | None = opt.option("--top-p", "With --temperature.", min=0.0, max=1.0),
+    min_p: list[float] | None = opt.option("--min-p", "With --temperature.", min=0.0, max=1.0),
     flash_attention: bool | None = opt.option(
-        "--flash-attention/--no-flash-attention", "Of both models."
+        "--flash-attention/--no-flash-attention", "Flash attention of both models."
     ),
     gpu_layers: int | None = opt.option("--gpu-layers", "Layers of the draft on the GPU.", min=0),
     cache_type: str | None = opt.option("--cache-type", "The draft's KV cache.", metavar="TYPE"),
     slots: list[int] | None = opt.option(
         "--slots",
-        "Also all requests in parallel on a server of so many slots; repeatable.",
+        "Predict requests in parallel on as many slots, too; repeatable.",
         min=1,
         max=32,
     ),

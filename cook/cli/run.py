@@ -10,7 +10,7 @@ from cook.output import Output
 
 def command(
     out: Output,
-    key: str = opt.argument("KEY", "Key of the step, or what it alone begins with."),
+    key: str = opt.argument("KEY", "Key of the step, or a unique beginning of it."),
     recipe: Path = opt.RECIPE,
     engine: list[str] | None = opt.ENGINES,
     demo: bool = opt.DEMO,

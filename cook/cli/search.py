@@ -16,14 +16,14 @@ def command(
     ),
     speed: bool = opt.option(
         "--speed/--acceptance",
-        "What is sought: tokens a second, by times measured here, or tokens a cycle.",
+        "Maximize tokens a second, by times measured here, or tokens a cycle.",
         default=False,
     ),
     memory: str | None = opt.option(
-        "--memory", "Most memory: weights, KV cache and buffers.", metavar="SIZE"
+        "--memory", "Limit on weights, KV cache and buffers.", metavar="SIZE"
     ),
     floor: str | None = opt.option(
-        "--floor", "Least type of groups of 1 % of the weights.", metavar="TYPE"
+        "--floor", "Smallest type for groups of up to 1 % of the weights.", metavar="TYPE"
     ),
     type: list[str] | None = opt.option(
         "--type",
@@ -41,7 +41,7 @@ def command(
         "Start from a published kld_results.csv or ppl_results.csv instead of measuring.",
         metavar="FILE",
     ),
-    explain: bool = opt.flag("--explain", "Show which groups earn their bits, a line each."),
+    explain: bool = opt.flag("--explain", "Show what the bits of each group buy."),
     output: Path | None = opt.option(
         "--output", "The recipe to write. Absent: NAME-searched.yaml.", "-o", metavar="FILE"
     ),
@@ -53,11 +53,11 @@ def command(
     wide: bool = opt.WIDE,
     allow_unsafe_args: bool = opt.UNSAFE_ARGS,
 ) -> None:
-    """Find the mix of types that the target accepts most of, in files of a size.
+    """Find the mix of types of which the target accepts most, within a file size.
 
-    Types of tensor groups are replayed on what the target says, and the best mix is allocated by
-    what each costs. On prompts that the search did not see it stands against the recipe's quants
-    and the engine's mixtures: better, or a tie. The same command continues an interrupted search.
+    Each group of tensors is replayed in other types on the target's recorded text, and the best mix
+    is allocated by what each type costs. On prompts that the search did not see it is compared
+    with the recipe's quants and the engine's mixtures. The same command continues a search.
 
     Examples:
 

@@ -125,14 +125,14 @@ def gc(
     out: Output,
     kind: str | None = opt.option("--kind", "Remove every artifact of KIND.", metavar="KIND"),
     everything: bool = opt.flag("--all", "Remove every artifact."),
-    older: float | None = opt.option("--older", "Only artifacts made before that.", metavar="DAYS"),
+    older: float | None = opt.option("--older", "Only artifacts older than DAYS.", metavar="DAYS"),
     named: bool = opt.flag(
         "--named", "Also models that a kept record names, and tensors of models that stay."
     ),
     recipe: list[Path] | None = opt.option(
         "--recipe", "Keep what a build of RECIPE would use; may be repeated.", metavar="RECIPE"
     ),
-    dry_run: bool = opt.flag("--dry-run", "Say what would go."),
+    dry_run: bool = opt.flag("--dry-run", "Only print what would be removed."),
 ) -> None:
     """Remove leftovers, and the artifacts you name.
 

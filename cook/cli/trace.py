@@ -32,17 +32,17 @@ def command(
     ),
     batch_width: int = opt.option(
         "--batch-width",
-        "Tokens of the batch that computes each token; 2: as servers with a draft write.",
+        "Tokens of the batch that computes each token; 2 as servers with a draft do.",
         min=1,
         max=64,
         default=1,
     ),
     temperature: float = opt.option(
-        "--temperature", "0 is greedy.", min=0.0, max=10.0, default=0.0
+        "--temperature", "Of the sampler; 0 is greedy.", min=0.0, max=10.0, default=0.0
     ),
-    top_k: int | None = opt.option("--top-k", "Of the sampler; absent: the server's.", min=0),
-    top_p: float | None = opt.option("--top-p", "Of the sampler.", min=0.0, max=1.0),
-    min_p: float | None = opt.option("--min-p", "Of the sampler.", min=0.0, max=1.0),
+    top_k: int | None = opt.option("--top-k", "Top-k of the sampler; absent: the server's.", min=0),
+    top_p: float | None = opt.option("--top-p", "Top-p of the sampler.", min=0.0, max=1.0),
+    min_p: float | None = opt.option("--min-p", "Min-p of the sampler.", min=0.0, max=1.0),
     seed: int = opt.option("--seed", "Seed of the sampler.", min=0, default=1),
     tokenizer: Path | None = opt.option(
         "--tokenizer", "GGUF with an address's tokenizer.", metavar="GGUF"
@@ -53,7 +53,7 @@ def command(
     raw: bool = opt.flag("--raw", "Send prompts without a chat template."),
     gpu_layers: int | None = opt.option("--gpu-layers", "Layers of a file on the GPU.", min=0),
     override_tensor: list[str] | None = opt.option(
-        "--override-tensor", "Placement; repeatable.", metavar="PATTERN=CPU"
+        "--override-tensor", "Placement of tensors; repeatable.", metavar="PATTERN=CPU"
     ),
     cache_type: str | None = opt.option(
         "--cache-type", "Type of a file's KV cache.", metavar="TYPE"

@@ -160,7 +160,7 @@ def _require_inherited(engine: Engine, given: ModelArgs, target: ModelArgs) -> N
 
 def _draft_words(job: ServerJob, can_say: bool) -> Iterator[str]:
     """The words of ``--draft-params``; flags of the draft's own, such as ``-td``, are read by the
-    engine and then not used. A build that has no such flag (``can_say``) is told no batch that the
+    engine and then not used. A build that has no such flag (``can_say``) gets no batch that the
     recipe does not name."""
     given, target = job.draft_args, job.target_args
     if given.override_tensor != target.override_tensor:

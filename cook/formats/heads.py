@@ -1,4 +1,4 @@
-"""Draft heads: what drafts from the hidden states of its own target, told by a file's header.
+"""Draft heads, recognized by a file's header: they draft from their target's hidden states.
 
 A head is a part of its target's file (multi-token-prediction or NextN layers), or a file of its
 own that names the target's layers. Kinds and keys: llama.cpp's src/models (0c1e570) and

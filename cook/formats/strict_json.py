@@ -1,4 +1,4 @@
-"""JSON of somebody else's making, read as the standard has it."""
+"""JSON from strangers, read as the standard defines it."""
 
 from __future__ import annotations
 

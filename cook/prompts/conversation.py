@@ -36,7 +36,7 @@ def as_prompt(
     """The record ``number`` of a file with the keys of a prompt, and role and text of the turns
     before it; other keys of the record say nothing of the prompt.
 
-    InputError, without a place, for what is no text that somebody said.
+    InputError, without a place, for a record that is no conversation in text.
     """
     turns = next(row[key] for key in TURNS if key in row)
     if not isinstance(turns, list):

@@ -43,7 +43,7 @@ def apply_demo(recipe: Recipe) -> Recipe:
 
 
 def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
-    """``quants`` made of the demo's source: nobody published its tensors, what it has too few
+    """``quants`` made of the demo's source: its tensors are not published, what it has too few
     experts or layers for is not tried, and it has no head. InputError where that leaves none."""
     quants, file = tuple(quants), header(demo_dir() / SOURCE)
     if quants and all(quant.part is not None for quant in quants):

@@ -274,7 +274,7 @@ def lint(
     check_files: bool = True,
     strict: bool = False,
 ) -> tuple[Problem, ...]:
-    """All findings, sorted by place; ``severity`` tells errors from warnings.
+    """All findings, sorted by place; ``severity`` is error or warning.
 
     ``recipe`` is the loaded one with changes (``--demo``). ``flavour``, ``facts`` and
     ``engine_name`` describe the engine at hand; without them types are checked against what is
@@ -533,7 +533,7 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         try:
             hits = model.hits(rule)
         except PatternTimeout:
-            continue  # resolve() tells it
+            continue  # resolve() reports it
         if not hits:
             # An inherited rule is reported where its own quant is checked.
             if rule.owner == quant.name:

@@ -321,8 +321,8 @@ class TensorsFromSpec(Spec):
     revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]{0,127}$")] | None = None
     """Branch, tag or commit of these repositories. Absent: the newest."""
     key: Annotated[str, Field(pattern="^[0-9A-Fa-f]{40}$")] | None = None
-    """Fingerprint of the key that must have signed their maps. Absent: whoever signed, or that
-    nobody did, is printed. Every shard is compared with its map's SHA-256 either way."""
+    """Fingerprint of the key that must have signed their maps. Absent: the signer is
+    printed, or that there is none. Every shard is compared with its map's SHA-256 either way."""
 
     def to_tensors_from(self) -> TensorsFrom:
         """The same for rules and builds."""

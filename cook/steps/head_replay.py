@@ -35,7 +35,7 @@ HEAD_FILE = "head.npz"
 WAVE = 32
 """Drafts that go on side by side."""
 CHANCE, LEAST_DRAFTS = 0.02, 200
-"""A head is broken whose drafts are right so seldom, told from so many: as if it guessed."""
+"""A head is broken whose drafts are right as seldom as guesses are: the share, and its least n."""
 
 
 def broken_head(right: int, drafts: int) -> str | None:

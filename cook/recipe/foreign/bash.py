@@ -420,7 +420,7 @@ class Shell:
         return True
 
     def _values(self, loop: re.Match[str]) -> list[Spanned]:
-        """What the loop runs over: words, the parameters, or nobody knows how often."""
+        """What the loop runs over: words or parameters, or one unknown value."""
         begin, start = self._at, loop.start()
         if loop["uncounted"]:
             return [_unknown("it runs until a condition holds", start)]
