@@ -72,7 +72,7 @@ def plain(value: object) -> Any:
     raise InternalError(f"no JSON form for {type(value).__name__}")
 
 
-def to_json(document: object, *, indent: int | None = 2) -> str:
+def json_text(document: object, *, indent: int | None = 2) -> str:
     """``document`` as JSON, on one line without ``indent``; ValueError for NaN and infinity.
 
     Letters stay as they are; what is not :func:`printable` stands as JSON's own escape.
@@ -170,7 +170,7 @@ class Output:
             return
         if self.emitted:
             raise InternalError("a command emitted two JSON documents")
-        text = to_json(document)
+        text = json_text(document)
         self.emitted = True
         write_line(self.stdout, text)
 

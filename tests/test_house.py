@@ -42,7 +42,7 @@ ROOMS = {
     "config": 137,
     "prompts": 518,
     "demo": 253,
-    "documents": 682,
+    "documents": 677,
     "formats": 3_714,
     "output": 458,
     "text_table": 155,

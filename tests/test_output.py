@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from cook.errors import InternalError
-from cook.output import Column, Mode, Output, plain, printable, to_json
+from cook.output import Column, Mode, Output, json_text, plain, printable
 from cook.text_table import width_of
 from tests.terminals import drawn_lines, in_terminal
 
@@ -247,9 +247,9 @@ def test_plain_makes_json_of_our_own_types() -> None:
 
 def test_what_is_not_json_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        to_json({"speed": float("nan")})
+        json_text({"speed": float("nan")})
     with pytest.raises(InternalError, match="object"):
-        to_json(object())
+        json_text(object())
 
 
 HOSTILE = "a\x1b]0;t\x07\r\x9b2J\u202e\u2028\x00\ttab\nb"
@@ -298,7 +298,7 @@ def test_no_name_forges_a_line(make: Make) -> None:
 
 def test_json_escapes_as_json_does() -> None:
     for indent in (None, 2):
-        text = to_json({"k": HOSTILE + "\U000e0041é"}, indent=indent)
+        text = json_text({"k": HOSTILE + "\U000e0041é"}, indent=indent)
         assert all(c.isprintable() or c == "\n" for c in text)
         assert json.loads(text) == {"k": HOSTILE + "\U000e0041é"}
         assert "é" in text

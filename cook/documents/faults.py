@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from cook.documents.places import Locations
-from cook.documents.tree import Keys, Node, ScalarNode
+from cook.documents.tree import Keys, Locations, Node, ScalarNode
 from cook.errors import Problem
 from cook.removed import removed_key
 

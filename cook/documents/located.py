@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cook.documents.faults import problems_of
-from cook.documents.places import Locations
 from cook.documents.tree import (
     Location,
+    Locations,
     MappingNode,
     Node,
     ScalarNode,

@@ -261,7 +261,7 @@ def _events(prefix: str, rest: str, where: Where, depth: int) -> Iterable[Event]
         document = _json_at(line, start.start())
         if document is not None:
             server = _prefix(prefix[: start.start()]).server or where.server
-            return objects(document, Where(server, where.slot), depth)
+            return document_events(document, Where(server, where.slot), depth)
     if json_only:
         broken = start is not None and '"timings"' in line
         return (Refused("its JSON is broken"),) if broken else ()
@@ -298,13 +298,13 @@ def _text(rest: str, where: Where, prefix: _Prefix, before: str) -> Iterable[Eve
     return ()
 
 
-def objects(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Event]:
+def document_events(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Event]:
     """The figures of a JSON document: an answer, bare timings, a log line of JSON, or a list."""
     if depth <= 0:
         return
     if isinstance(document, list):
         for item in document[:_MAX_MESSAGES]:
-            yield from objects(item, where, depth - 1)
+            yield from document_events(item, where, depth - 1)
         return
     if not isinstance(document, dict):
         return
@@ -325,7 +325,7 @@ def objects(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Even
             return
     for key in _INNER_KEYS:
         if isinstance(document.get(key), dict):
-            yield from objects(document[key], where, depth - 1)
+            yield from document_events(document[key], where, depth - 1)
 
 
 def _message(text: Any, where: Where, depth: int) -> Iterator[Event]:

@@ -31,8 +31,8 @@ from cook.logs.lines import (
     Timing,
     Unread,
     Where,
+    document_events,
     events_of,
-    objects,
 )
 
 MAX_REQUESTS = 1_000_000
@@ -190,7 +190,7 @@ class LogReader:
             return False
         self._lines = body.count(b"\n") + 1
         for document in found:
-            for event in objects(document, Where()):
+            for event in document_events(document, Where()):
                 self._take(event, 1)
         return True
 

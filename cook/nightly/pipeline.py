@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from cook.documents.located import yaml_document
-from cook.documents.places import Locations
 from cook.documents.spec import Name, Spec, TextLine, one_or_many
-from cook.documents.tree import read_text
+from cook.documents.tree import Locations, read_text
 from cook.errors import InputError, PipelineError, Problem
 from cook.paths import cook_home, data_dir
 from cook.recipe.load import LoadedRecipe, load_recipe, shipped_recipes

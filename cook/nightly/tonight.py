@@ -14,7 +14,7 @@ from cook.nightly.history import accept
 from cook.nightly.junit import junit
 from cook.nightly.pipeline import LoadedPipeline, load_pipeline
 from cook.nightly.summary import publish, summary
-from cook.output import Mode, Output, to_json
+from cook.output import Mode, Output, json_text
 from cook.provenance import machine
 from cook.units import plural
 
@@ -35,7 +35,7 @@ def tonight(request: NightRequest, output: Output) -> None:
         ]
         matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
         output.emit(matrix)
-        output.data(to_json(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
+        output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
         for d in found:
             output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
     elif request.accept is not None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
+from cook.documents.tree import Locations
 from cook.errors import Problem, RecipeError
 from cook.recipe.rules import Quant, Rule
 from cook.recipe.schema import MAX_QUANTS, QuantSettings, QuantSpec, Recipe, RuleSpec, SweepSpec
@@ -55,7 +55,7 @@ def expand_parts(
             job.problems.append(locations.at("sweep", index, "over").problem(message))
             continue
         found.extend(job.sweep(index, sweep))
-    _count(found, job)
+    _limit_candidates(found, job)
     seen: dict[str, Quant] = {}
     for quant in found:
         # File systems may fold case, so names that differ only in it collide.
@@ -72,8 +72,8 @@ def expand_parts(
     return tuple(found), tuple(job.problems)
 
 
-def _count(found: Sequence[Quant], job: _Expansion) -> None:
-    """Tell the quant whose candidates are too many."""
+def _limit_candidates(found: Sequence[Quant], job: _Expansion) -> None:
+    """A problem at the quant with which there are too many candidates."""
     total = 0
     for quant in found:
         total += len(quant.candidates)
@@ -91,8 +91,8 @@ class _Settings:
     keys: QuantSettings
     rules: tuple[Rule, ...] = ()
 
-    def under(self, own: QuantSettings, rules: tuple[Rule, ...]) -> _Settings:
-        """``own`` with what it does not say filled in from these."""
+    def fill(self, own: QuantSettings, rules: tuple[Rule, ...]) -> _Settings:
+        """``own``, and from these settings what it leaves out."""
         said = {key: value for key in _INHERITED if (value := getattr(own, key)) is not None}
         return _Settings(self.keys.model_copy(update=said), rules)
 
@@ -125,7 +125,7 @@ class _Expansion:
         if parent is None or not self._template_is_sound(sweep, index):
             return []
         own = self._rules(sweep.rules, where, f"sweep {index + 1}")
-        settings = parent.under(sweep, (*own, *parent.rules))
+        settings = parent.fill(sweep, (*own, *parent.rules))
         quants: list[Quant] = []
         for chosen in itertools.product(*sweep.over.values()):
             choice = dict(zip(sweep.over, chosen, strict=True))
@@ -158,7 +158,7 @@ class _Expansion:
         if parent is not None:
             inherited = self._without_dropped(parent.rules, spec, index)
             own = self._rules(spec.rules, where, spec.name)
-            settings = parent.under(spec, (*own, *inherited))
+            settings = parent.fill(spec, (*own, *inherited))
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
         return settings

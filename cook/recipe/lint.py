@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from cook.demo.smollm2 import INSTALL, find_q4_1, is_smollm2
 from cook.demo.unpack import is_unpacked
-from cook.documents.places import Locations
-from cook.documents.tree import Keys, Location
+from cook.documents.tree import Keys, Location, Locations
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.quant_types import Flavour
 from cook.prompts.prompt_set import prompts_file
@@ -254,7 +253,7 @@ def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Proble
 
 
 @dataclass(frozen=True)
-class _At:
+class _EngineAtHand:
     """The engine at hand, as far as it is known."""
 
     flavour: str
@@ -286,7 +285,7 @@ def lint(
     found: list[Problem] = []
     if check_files:
         found += file_problems(loaded, recipe)
-    engine = _At(flavour, engine_name or flavour, facts) if flavour else None
+    engine = _EngineAtHand(flavour, engine_name or flavour, facts) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
         found += flag_problems(
@@ -381,7 +380,7 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     return LLAMA_CPP
 
 
-def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
+def _engine_problems(loaded: LoadedRecipe, engine: _EngineAtHand) -> Iterator[Problem]:
     if len(loaded.recipe.engine) != 1:
         return
     asked = loaded.recipe.engine[0]
@@ -460,7 +459,7 @@ def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
     from cook.formats.quant_types import ftype_by_name
 
-    at = _At(engine.flavour, engine.name, engine.facts)
+    at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
     found = missing_of([rule.type for rule in quant.rules], engine)
     return tuple(dict.fromkeys((*((quant.ftype,) if base else ()), *found)))
@@ -470,11 +469,13 @@ def missing_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
     from cook.formats.quant_types import by_name
 
-    at = _At(engine.flavour, engine.name, engine.facts)
+    at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
 
 
-def _lacks(name: str, engines: frozenset[str], engine: _At, *, base: bool = False) -> bool:
+def _lacks(
+    name: str, engines: frozenset[str], engine: _EngineAtHand, *, base: bool = False
+) -> bool:
     if engine.flavour not in engines:
         return True
     if engine.facts is None:
@@ -484,7 +485,7 @@ def _lacks(name: str, engines: frozenset[str], engine: _At, *, base: bool = Fals
     return name not in engine.facts.types
 
 
-def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
+def _capability_problems(quant: Quant, engine: _EngineAtHand) -> list[Problem]:
     from cook.formats.quant_types import by_name, ftype_by_name
 
     problems = []
@@ -498,7 +499,9 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     return problems
 
 
-def _output_problems(recipe: Recipe, locations: Locations, engine: _At) -> Iterator[Problem]:
+def _output_problems(
+    recipe: Recipe, locations: Locations, engine: _EngineAtHand
+) -> Iterator[Problem]:
     """Types for the output heads of ready drafts that ``engine`` has not."""
     from cook.formats.quant_types import by_name
 
@@ -511,7 +514,7 @@ def _output_problems(recipe: Recipe, locations: Locations, engine: _At) -> Itera
                 )
 
 
-def _lacking(at: Location, what: str, engines: frozenset[str], engine: _At) -> Problem:
+def _lacking(at: Location, what: str, engines: frozenset[str], engine: _EngineAtHand) -> Problem:
     """``what``, which ``engines`` have, is not at hand."""
     others = sorted(engines - {engine.flavour})
     message = f"`{engine.name}` ({engine.flavour}) has no {what}"
@@ -533,7 +536,7 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         try:
             hits = model.hits(rule)
         except PatternTimeout:
-            continue  # resolve() reports it
+            continue  # resolve() reports that
         if not hits:
             # An inherited rule is reported where its own quant is checked.
             if rule.owner == quant.name:

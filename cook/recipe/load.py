@@ -10,9 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
-from cook.documents.tree import read_text
+from cook.documents.tree import Locations, read_text
 from cook.errors import InputError, Problem, RecipeError
 
 if TYPE_CHECKING:

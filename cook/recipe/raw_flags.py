@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cook.documents.places import Locations
+from cook.documents.tree import Locations
 from cook.engines.options import (
     OVERRIDE_KV,
     REACHES_BOTH,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cook.documents.places import Locations
-from cook.documents.tree import Keys
+from cook.documents.tree import Keys, Locations
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.file_kind import no_model

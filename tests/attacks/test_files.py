@@ -35,7 +35,7 @@ from cook.nightly.gates import judge
 from cook.nightly.history import append, read_history
 from cook.nightly.night import night_of
 from cook.nightly.pipeline import GatesSpec
-from cook.output import to_json
+from cook.output import json_text
 from cook.prompts.prompt_set import load_prompts, select
 from cook.record.record import read_record
 from cook.record.record import to_json as record_json
@@ -87,13 +87,13 @@ def use_imatrix(path: Path) -> None:
 def use_trace(path: Path) -> None:
     trace = TraceFile(path)
     assert len(list(trace)) == len(trace)
-    to_json(report_trace(path))
+    json_text(report_trace(path))
     _ = trace.vocabulary
 
 
 def use_record(path: Path) -> None:
     record = read_record(path)
-    to_json(record_json(record))
+    json_text(record_json(record))
     shown(record)
     night_of(record)
     markdown(report_document(record))
@@ -113,7 +113,7 @@ def use_judged_history(path: Path) -> None:
     history = read_history(path)
     if history.nights:
         now = history.nights[-1]
-        to_json(judge(now, history.reference(now.series), GatesSpec()).findings)
+        json_text(judge(now, history.reference(now.series), GatesSpec()).findings)
 
 
 def use_prompts(path: Path) -> None:
@@ -122,7 +122,7 @@ def use_prompts(path: Path) -> None:
 
 
 def use_logs(path: Path) -> None:
-    to_json(read_logs([str(path)], io.BytesIO()))
+    json_text(read_logs([str(path)], io.BytesIO()))
 
 
 def head(name: str) -> ReplyHead:

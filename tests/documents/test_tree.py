@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from cook.documents.places import Locations
-from cook.documents.tree import MAX_DEPTH, parse, plain_data, resolve_scalar
+from cook.documents.tree import MAX_DEPTH, Locations, parse, plain_data, resolve_scalar
 from cook.errors import RecipeError
 
 
