@@ -1,4 +1,4 @@
-"""What is open until it is closed, and closes itself at the end of a ``with``."""
+"""The base of context managers that only close something at their end."""
 
 from __future__ import annotations
 

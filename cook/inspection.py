@@ -189,7 +189,7 @@ class ModelReport:
     experts_used: int | None = None
     context: int | None = None
     cache: CacheSize | None = None
-    """Of one context as long, in f16; None: unknown."""
+    """KV cache of one context of that length, in f16; None: unknown."""
     vocabulary: int | None = None
     imatrix: str | None = None
     total: TensorShare
@@ -331,7 +331,7 @@ def _share(name: str, tensors: Sequence[TensorInfo]) -> TensorShare:
 
 
 def _types(tensors: Sequence[TensorInfo]) -> tuple[TensorShare, ...]:
-    """By type, the one with the most weights first."""
+    """Shares by type, the one with the most weights first."""
     by_type: dict[str, list[TensorInfo]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.type_name, []).append(tensor)
@@ -342,7 +342,7 @@ def _types(tensors: Sequence[TensorInfo]) -> tuple[TensorShare, ...]:
 def _groups(
     tensors: Iterable[TensorInfo], architecture: str, layers: int | None, predict: int | None
 ) -> tuple[TensorShare, ...]:
-    """By group, in the order of :class:`cook.recipe.groups.Group`; empty groups left out."""
+    """Shares by group, in the order of :class:`cook.recipe.groups.Group`, without empty ones."""
     from cook.recipe.groups import Group, group_of, mtp_layers_of
 
     tensors = tuple(tensors)

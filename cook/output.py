@@ -37,7 +37,7 @@ MISSING = "-"
 NARROWEST = 40
 """A terminal that says it is narrower is written to as if it were not."""
 USUAL = 80
-"""Of a terminal that does not say how wide it is."""
+"""Width of a terminal that does not say its own."""
 
 
 def right(*titles: str) -> tuple[Column, ...]:
@@ -194,7 +194,7 @@ class Output:
             self._notice(_lines(text))
 
     def relay(self, text: str) -> None:
-        """What a program that cook runs for the user says, as it comes; nothing in quiet mode."""
+        """Output of a program that cook runs for the user, as it comes; nothing in quiet mode."""
         if self.mode is not Mode.QUIET:
             _write(self.stderr, printable(text, kept="\n\t"))
 
@@ -230,7 +230,7 @@ class Output:
             self.say(f"{label}: {end} after {time.monotonic() - started:.1f} s")
 
     def steps(self, total: Callable[[], int], left: Callable[[], str]) -> Steps:
-        """What shows the steps of a run; see :class:`Steps`."""
+        """The display of a run's steps; see :class:`Steps`."""
         return Steps(self, total, left)
 
     def _tagged(self, tag: str, color: str, message: str, hint: str | None) -> None:
@@ -284,7 +284,7 @@ class Progress:
 
 
 SHOWN_STEPS = 16
-"""Of those that run side by side."""
+"""Most steps shown of those that run side by side."""
 
 
 @dataclass

@@ -46,7 +46,7 @@ class HubOrigin:
     files: tuple[tuple[str, str | None], ...]
     size_bytes: int
     signature: str | None = None
-    """Of published tensors: who signed for them, or why that is not known."""
+    """Who signed for published tensors, or why that is not known."""
 
     @property
     def pinned(self) -> bool:
@@ -83,7 +83,7 @@ def install_command(extra: str) -> str:
 
 
 def _stated(path: Path, name: str) -> str | None:
-    """What the kernel states in the first line ``name: ...`` of a file; None where nothing."""
+    """The value of the first line ``name: ...`` of a file; None without one."""
     with suppress(OSError):
         for line in path.read_text().splitlines():
             key, _, value = line.partition(":")

@@ -48,7 +48,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 

@@ -18,7 +18,7 @@ GAP = "  "
 HANGING = "  "
 """Before what a cell goes on with."""
 INDENT = "    "
-"""Of what stands below the first column's cell."""
+"""Before what stands below the first column's cell."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _longest_word(text: str) -> int:
 
 
 def _least(cells: Sequence[str]) -> int:
-    """Of a column of text: how wide its widest line is when no word shares one."""
+    """Width of the widest word in a column of text."""
     lines = (line for cell in cells for line in wrapped(cell, 0, HANGING))
     return max(map(width_of, lines), default=0)
 

@@ -18,7 +18,7 @@ def size(size_bytes: int | None) -> str | None:
 
 
 def short_size(size_bytes: int | None) -> str | None:
-    """As a person writes it: ``"4 MiB"``, ``"23.6 GiB"``; None stays None."""
+    """A size as a person writes it: ``"4 MiB"``, ``"23.6 GiB"``; None stays None."""
     exact = size(size_bytes)
     if exact is None or exact.endswith(" B"):
         return exact

@@ -9,4 +9,4 @@ Floats32 = npt.NDArray[np.float32]
 """Logits and log-probabilities as trace files and the worker hold them."""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-"""What is computed with."""
+"""Counts and figures in arithmetic."""

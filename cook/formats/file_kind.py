@@ -1,4 +1,4 @@
-"""What a file is that was named as a model: asked of its header, not of its name.
+"""What a file named as a model really is, by its header, not by its name.
 
 A GGUF holds a model, or a part of one (a head alone, a vocabulary), or what is added to one (a LoRA
 adapter, a control vector, a projector). What is no GGUF at all: :mod:`cook.formats.gguf`.
@@ -31,7 +31,7 @@ def require_model(file: GgufFile) -> None:
 
 
 def no_model(file: GgufFile) -> NoModel | None:
-    """What this GGUF is where no engine can run it as a model of its own; None for a model.
+    """What this GGUF is if no engine can run it as a model of its own; None for a model.
 
     As the engines and their converters write them: ``general.type`` and ``adapter.type``
     (gguf-py/gguf/constants.py), and the architectures of llama.cpp's src/llama-arch.cpp.

@@ -29,7 +29,7 @@ class SplitLimit:
 
     @property
     def as_typed(self) -> dict[str, str | int]:
-        """As a recipe says it; sizes are whole millions of bytes."""
+        """The limit as a recipe writes it; sizes are whole millions of bytes."""
         if self.max_bytes is None:
             return {"max_tensors": self.max_tensors or 0}
         unit = "M" if self.max_bytes % UNITS["G"] else "G"
@@ -89,8 +89,8 @@ def write_split_gguf(
 
 
 def _split_keys(number: int, count: int, tensors: int, flavour: Flavour) -> dict[str, bytes]:
-    """In the order that each engine's tool leaves them: it states the count twice, which moves it
-    to the end on mainline and changes it where it stands on ik."""
+    """The keys in the order of each engine's tool, which writes the count twice: on mainline that
+    moves it to the end, on ik it stays in its place."""
     keys = {
         "split.no": encode(number, ValueType.UINT16),
         "split.count": encode(count, ValueType.UINT16),

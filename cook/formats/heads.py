@@ -90,7 +90,7 @@ def head_of(file: GgufFile) -> Head | None:
 
 
 def head_in(names: Collection[str], architecture: object = None) -> Head | None:
-    """The same by the names of a file's tensors."""
+    """The head among tensors of these names; None without one."""
     if architecture == "eagle3":
         return Head(HeadKind.EAGLE3, alone=True)
     if architecture == "dflash":
@@ -119,7 +119,7 @@ def head_alone(file: GgufFile) -> GgufFile:
 
 
 def why_no_head(file: GgufFile) -> str:
-    """By what ``file`` is seen to hold none."""
+    """Why ``file`` holds no head, in words."""
     if counted := head_is_absent(file):
         return f"its header counts {counted} layers of one, and it has no tensor of them"
     return "it has no block with `nextn` tensors"

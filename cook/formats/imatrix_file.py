@@ -157,7 +157,7 @@ def read_imatrix(path: Path | str) -> Imatrix:
 
 
 def with_experts(imatrix: Imatrix, tensors: Iterable[TensorInfo]) -> Imatrix:
-    """The same with the entries of a .dat split by expert, as the model's tensors are.
+    """``imatrix`` with the entries of a .dat split by expert, as the model's tensors are.
 
     InputError if an entry's length is not ne0 * ne2 of its tensor (both engines refuse that).
     """

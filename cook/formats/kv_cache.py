@@ -89,7 +89,7 @@ class CacheSize:
 
     @property
     def total(self) -> int:
-        """As far as it is known."""
+        """The sum of the known parts."""
         return self.attention + (self.state or 0)
 
 
@@ -102,7 +102,7 @@ def cache_size(
     ubatch: int = 512,
     flash_attention: bool = True,
 ) -> CacheSize | None:
-    """Of a server of ``slots`` slots with so many tokens of ``context`` each; ``cache_type`` of
+    """The cache of a server with ``slots`` slots of ``context`` tokens each; ``cache_type`` of
     keys and of values. None where the header does not say.
 
     Layers of a multi-token-prediction head are left out: a context of the trunk has none.
@@ -213,7 +213,7 @@ class _Header:
         return min(_KEPT_LAYERS.get(self.name, self.layers), self.every - shared)
 
     def widths(self, layer: int, windowed: bool) -> tuple[int, int]:
-        """Of a token's keys and values in ``layer``."""
+        """Numbers in a token's keys and values in ``layer``."""
         key, value = self.key, self.value
         if windowed:
             key = self._one("attention.key_length_swa", key)

@@ -54,7 +54,7 @@ class Reduction:
         return f"{model} {self}".strip()
 
     def flags(self, architecture: str) -> tuple[str, ...]:
-        """The same for mainline's ``llama-quantize``."""
+        """The reduction as flags of mainline's ``llama-quantize``."""
         layers = ",".join(map(str, self.prune_layers))
         key = f"{architecture}.{EXPERTS_USED}"
         return (
@@ -63,7 +63,7 @@ class Reduction:
         )
 
     def applied_to(self, file: GgufFile) -> Reduction | None:
-        """What of it changes ``file``, None for nothing: a model may use so few experts anyway.
+        """The part of it that changes ``file``; None if nothing does.
 
         InputError where the model has no such experts or layers.
         """
@@ -157,7 +157,7 @@ def _require_layers(file: GgufFile, layers: Sequence[int]) -> None:
 
 
 def _metadata(file: GgufFile, found: Reduction) -> dict[str, bytes]:
-    """Of the reduced file; what changes comes last, as llama-quantize has it."""
+    """Metadata of the reduced file; changed keys come last, as in llama-quantize."""
     architecture = file.architecture
     metadata = file.raw_metadata()
     for key in _LAST:

@@ -47,7 +47,7 @@ class Sampling:
 
     @property
     def _stated(self) -> dict[str, float]:
-        """What of the chain is not left to the engine."""
+        """The parts of the chain that are not left to the engine."""
         chain = {
             "top_k": self.top_k,
             "top_p": self.top_p,
@@ -57,7 +57,7 @@ class Sampling:
         return {name: value for name, value in chain.items() if value is not None}
 
     def applied(self, draws: Literal["worker", "server"] = "worker") -> Sampling:
-        """With a server's own defaults in place of None; greedy keeps the likeliest token alone."""
+        """The chain with a server's defaults for None; greedy keeps the likeliest token alone."""
         greedy = not self.temperature
         return replace(
             self,
@@ -69,7 +69,7 @@ class Sampling:
         )
 
     def for_prompt(self, name: str) -> Sampling:
-        """With random numbers of the prompt's own.
+        """The chain with random numbers of the prompt's own.
 
         With one seed for all, every prompt would draw alike at the same place of its reply, and
         many prompts would know little more than one.
@@ -84,7 +84,7 @@ class Sampling:
         return len(self._stated) == 4
 
     def asked(self) -> dict[str, float]:
-        """What is not left to the engine, by the names that a server's request has."""
+        """The parts that are not left to the engine, by the names of a server's request."""
         # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
         chain = self._stated if self.temperature else {"top_k": 1}
         return {"temperature": self.temperature, "seed": self.seed, **chain}

@@ -49,7 +49,7 @@ class Sensitivities:
     unknown: tuple[str, ...]
 
     def nats(self, tensor: str, type_name: str) -> float | None:
-        """What ``tensor`` alone in a type costs; None where no row has the tensor.
+        """The cost of ``tensor`` alone in a type; None where no row has the tensor.
 
         Of another type's row the nearest in bits is taken, times what the types differ by.
         """

@@ -20,7 +20,7 @@ from cook.formats.quant_types import Flavour
 
 QUANTIZATION_VERSION = "general.quantization_version"
 _MOST_BYTES = 127
-"""Of a text that an engine adds to the metadata."""
+"""Limit on a text that an engine adds to the metadata."""
 _LAYER = re.compile(r"blk\.\s*([+-]?\d+)")
 
 

@@ -37,7 +37,7 @@ _FIELDS = {
     "elements=NUMBER": f"elements={_NUMBER}",
     "bytes=NUMBER": f"bytes={_NUMBER}",
 }
-"""Of a line, in their order."""
+"""Fields of a line, in their order, with their forms."""
 _MORE = re.compile(rf"(?!imatrix=)[^\W\d]\w*=.*|imatrix={_SHA256}", re.ASCII)
 """A further field."""
 

@@ -345,7 +345,7 @@ class TraceFile:
 
     @property
     def heads(self) -> tuple[ReplyHead, ...]:
-        """What is recorded, in order, without its arrays."""
+        """The head of each reply, in order, without its arrays."""
         return tuple(head for head, _ in self._replies.values())
 
     @property

@@ -67,7 +67,7 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> frozenset[str]:
-        """What the tokens are as letters; of bytes that are no UTF-8, as of ``\\ufffd``."""
+        """The tokens as text; bytes that are no UTF-8 are ``\\ufffd``."""
         return frozenset(token.decode(errors="replace") for token in self.tokens)
 
     @property

@@ -60,7 +60,7 @@ class Prompt:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """As chat templates are given them."""
+        """The turns in the form that chat templates take."""
         said = (*self.earlier, ("user", self.text))
         return [{"role": role, "content": content} for role, content in said]
 

@@ -43,7 +43,7 @@ class ActiveBytes:
     size_bytes: int
 
     def share(self, *groups: Group) -> float:
-        """Of all that is read, the part of ``groups``; 0 where nothing is."""
+        """The share of ``groups`` in all that is read; 0 where nothing is."""
         read = sum(g.read_bytes for g in self.groups if g.group in groups)
         return read / self.read_bytes if self.read_bytes else 0.0
 
@@ -89,7 +89,7 @@ class TokenReads:
         self.known = bool(count and used) or not self.mixture
 
     def of(self, sizes: Mapping[str, int]) -> ActiveBytes:
-        """Of tensors of these sizes in bytes, by name: the model's own, or those of a quant."""
+        """The active bytes of tensors of these sizes (bytes by name): the model's, or a quant's."""
         size: dict[Group, int] = dict.fromkeys(Group, 0)
         read: dict[Group, float] = dict.fromkeys(Group, 0.0)
         for name, size_bytes in sizes.items():
@@ -101,7 +101,7 @@ class TokenReads:
 
 
 def active_bytes(file: GgufFile) -> ActiveBytes | None:
-    """Of a file as it is; None where its header does not tell."""
+    """The active bytes of a file; None where its header does not say enough."""
     sizes = {t.name: t.size_bytes for t in file.tensors}
     known = {name: size for name, size in sizes.items() if size is not None}
     if len(known) < len(sizes) or file.string("general.architecture") is None:

@@ -164,7 +164,7 @@ def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
 def headers_of(
     loaded: LoadedRecipe, read: Callable[[Keys, Path | HubRef], GgufFile | None]
 ) -> tuple[Mapping[Keys, GgufFile], list[Problem]]:
-    """What ``read`` gives of every model that the recipe names, and those that cannot be read.
+    """The header of every model that the recipe names, by ``read``, and a problem for each failure.
 
     A file that is not there is left to the lint.
     """

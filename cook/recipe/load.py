@@ -41,7 +41,7 @@ class LoadedRecipe:
 
     @property
     def sha256(self) -> str:
-        """Of the recipe's text."""
+        """SHA-256 of the recipe's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 

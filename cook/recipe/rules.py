@@ -163,7 +163,7 @@ class Quant:
 
     @property
     def candidates(self) -> tuple[Reduction, ...]:
-        """What is tried of it: the whole of it alone, or what its lists say."""
+        """The candidates made of it: the whole, or every combination of its lists."""
         return reductions(self.experts, self.prune_layers)
 
     @property
@@ -312,7 +312,7 @@ class _Faults:
         self._where, self._quant, self._flavour = where, quant, flavour
         self._found: dict[tuple[int | None, str, str], list[str]] = {}
         self._mixed: dict[str, list[Tensor]] = {}
-        """By what is written: tensors that the mixture decides on and whose rows do not divide."""
+        """Type written -> tensors whose rows do not divide, where the mixture decides."""
         self._mixed_weights = 0
 
     def stored(self, tensor: Tensor, wanted: str, rule: int | None) -> str:

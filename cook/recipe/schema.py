@@ -187,7 +187,7 @@ class ModelArgsSpec(Spec):
         return value
 
     def to_model_args(self) -> ModelArgs:
-        """The same as the engines' own record."""
+        """These arguments as the engines take them."""
         from cook.engines.base import ModelArgs
 
         return ModelArgs(**{name: getattr(self, name) for name in type(self).model_fields})
@@ -325,7 +325,7 @@ class TensorsFromSpec(Spec):
     printed, or that there is none. Every shard is compared with its map's SHA-256 either way."""
 
     def to_tensors_from(self) -> TensorsFrom:
-        """The same for rules and builds."""
+        """The origin of the tensors as rules and builds take it."""
         return TensorsFrom(**self.model_dump())
 
 
@@ -376,10 +376,10 @@ class SplitSpec(Spec):
     file is not split."""
 
     max_size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[MG]$")] | None = None
-    """Of each file (`--split-max-size`): `45G` is 45,000,000,000 bytes of tensors, `500M` half a
+    """Size of a file (`--split-max-size`): `45G` is 45,000,000,000 bytes of tensors, `500M` half a
     billion. A tensor that is larger has a file of its own."""
     max_tensors: Annotated[int, Field(ge=1, le=1 << 18)] | None = None
-    """In each file (`--split-max-tensors`)."""
+    """Tensors in each file (`--split-max-tensors`)."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> SplitSpec:
@@ -388,7 +388,7 @@ class SplitSpec(Spec):
         return self
 
     def to_limit(self) -> SplitLimit:
-        """The same in bytes."""
+        """The limit in bytes or tensors."""
         if self.max_size is None:
             return SplitLimit(max_tensors=self.max_tensors)
         return SplitLimit(int(self.max_size[:-1]) * UNITS[self.max_size[-1]])
@@ -514,7 +514,7 @@ class DraftFileSpec(Spec):
 
     @property
     def candidates(self) -> tuple[Reduction, ...]:
-        """What is tried of it: the whole of it alone, or what its lists say."""
+        """The candidates made of it: the whole, or every combination of its lists."""
         return reductions(self.experts, self.prune_layers)
 
 
@@ -665,7 +665,7 @@ class RivalSpec(Spec):
     n_min: NMin | None = None
     """Fewest tokens worth verifying (`ngram-mod`; on ik_llama.cpp all)."""
     p_min: Probability | None = None
-    """What the bar of `suffix` may fall to again; the engine's 0.75 never lets it."""
+    """Lowest bar of `suffix`, which rises when drafts fail; at the engine's 0.75 it never falls."""
     min_match: Ngram | None = None
     """Shortest match (`suffix`)."""
     depth: Annotated[int, Field(ge=2, le=256)] | None = None
@@ -678,7 +678,7 @@ class RivalSpec(Spec):
         return self
 
     def to_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
-        """The same for an engine; of `all` those ``known`` to it."""
+        """The settings for an engine; for `all` one each of those ``known`` to it."""
         from cook.engines.ngram_settings import NgramSettings, NgramType
 
         if self.type == "all":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 OWN_HEAD: Literal["target"] = "target"
-"""As the source of a draft: the head inside of the target's own file."""
+"""Source of a draft that is the head inside of the target's own file."""
 _HUB = re.compile(
     r"hf://(?P<dataset>datasets/)?"
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})"

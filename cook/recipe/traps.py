@@ -1,4 +1,4 @@
-"""What an engine does with a recipe without a word: slower, of another size, or not at all.
+"""Settings that an engine accepts and then ignores, replaces, or runs slower, without a word.
 
 Each trap is reported at its place in the recipe, with the mend, before anything runs: by ``cook
 plan``, ``cook build`` and ``cook recipes check``. None is an error, but for a file that is no draft

@@ -12,7 +12,7 @@ from cook.formats.arrays import Floats, Floats32, Ids
 from cook.formats.sampling import Sampling
 
 MOST_APART = 32.0
-"""Of logits over the temperature: nothing that a server reports lies farther."""
+"""Largest difference of logits over the temperature that is searched: servers report less."""
 
 
 def chain_logp(
@@ -71,7 +71,7 @@ class Draws:
 
     @classmethod
     def of(cls, sampler: Sampling, ids: Ids, logp: Floats32) -> Draws:
-        """Of the likeliest candidates, in falling order; ``sampler`` leaves nothing open."""
+        """The draws of the likeliest candidates, falling; ``sampler`` is whole."""
         kept, scaled = _kept(sampler, ids, logp)
         high = np.cumsum(np.exp(scaled)) / np.exp(scaled).sum()
         low = np.concatenate([[0.0], high[:-1]])
@@ -116,7 +116,7 @@ class Draws:
         return _moved(first, -apart) < end and _moved(last, apart) > begin
 
     def gap_at_least(self) -> float:
-        """The same for a token that was not reported: it is below all that were."""
+        """Lower bound of :meth:`gap` for a token that was not reported, so below all others."""
         least = min(self.logits[token] for token in self.ranges)
         return self.temperature * (least - min(self.logits.values()))
 

@@ -111,7 +111,7 @@ def _served(remote: Remote) -> list[dict[str, Any]]:
 
 
 def _names(model: Mapping[str, Any]) -> list[str]:
-    """By which a request may name it: its id and its aliases."""
+    """Names by which a request may call the model: its id and its aliases."""
     aliases = model.get("aliases")
     found = [model.get("id"), *(aliases if isinstance(aliases, list) else ())]
     return [name for name in found if isinstance(name, str)]

@@ -21,7 +21,7 @@ EXTRA = 33
 
 @dataclass(frozen=True)
 class TracePlan:
-    """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens.
+    """What is recorded. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens.
     ``batch_width``: as :class:`TraceHeader` has it."""
 
     prompts: tuple[Prompt, ...]
