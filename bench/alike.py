@@ -17,7 +17,7 @@ from bench.study import Study, append_result, empty_executor, neighbour
 from cook.job.layout import NO_DRAFT
 from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
-from cook.record.objective import Objective
+from cook.record.record import Objective
 from cook.scoring.compare import Row, standings
 from cook.steps.deal import DealStep, Dealt
 

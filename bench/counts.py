@@ -27,12 +27,12 @@ from cook.job.counts import acceptance_deviation
 from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
 from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import PromptRun
 from cook.scoring.simulate import PROFILES, positions_of, simulate
 from cook.steps.checks import emitted_tokens
 from cook.steps.deal import DealStep
-from cook.steps.made_model import MODEL_FILE
 from cook.steps.trace import TRACE_FILE
+from cook.steps.work import MODEL_FILE
 
 MOST_POINTS, LEAST_DRAFTED = 0.5, 20_000
 MOST_MEAN = 0.2

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from bench.study import Study
-from cook.record.measured import Interval
+from cook.record.record import Interval
 from cook.record.search_record import SearchVerdict
 from cook.search.evaluate import Replies
 from cook.search.findings import Explored

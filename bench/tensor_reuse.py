@@ -25,8 +25,7 @@ from cook.graph.step import Source, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.recipe.rules import quantizable
-from cook.steps.quantize import QuantizeStep
-from cook.steps.tensors import KIND
+from cook.steps.quantize import KIND, QuantizeStep
 from tools.random_model import Shape, write_random_model
 
 SHAPE = Shape(vocabulary=4096, width=1024, layers=3, hidden=1024, heads=8, kv_heads=8, experts=16)

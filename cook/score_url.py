@@ -19,7 +19,7 @@ from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.prompts.prompt_set import Prompt, PromptSet
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import PromptRun
 from cook.scoring.totals import Share, Total, total
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, run_of
 from cook.trace.server_target import ServerFacts, server_facts

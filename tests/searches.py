@@ -7,8 +7,7 @@ from dataclasses import replace
 from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
 from cook.provenance import Machine
-from cook.record.measured import Interval
-from cook.record.objective import Objective
+from cook.record.record import Interval, Objective
 from cook.record.search_record import (
     SEARCH_VERSION,
     AcceptanceLaw,

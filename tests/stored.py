@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cook.graph.key import key_of
-from cook.graph.store import Artifact, Entry, Store
+from cook.graph.store import Artifact, Entry, Store, key_of
 
 
 def stored(

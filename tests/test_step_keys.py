@@ -38,21 +38,18 @@ from cook.provenance import Machine
 from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.convert import Converter, ConvertStep
+from cook.steps.copies import ReduceStep, SpliceHeadStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
-from cook.steps.memory import MemoryStep
 from cook.steps.output_type import OutputTypeStep
-from cook.steps.perplexity import DivergenceStep, PerplexityStep
-from cook.steps.quantize import QuantizeStep
-from cook.steps.reduce import ReduceStep
+from cook.steps.quality import DivergenceStep, MemoryStep, PerplexityStep
+from cook.steps.quantize import PublishedTensor, QuantizeStep
 from cook.steps.replay import ReplayStep
-from cook.steps.splice_head import SpliceHeadStep
 from cook.steps.target_rows import RowsStep
-from cook.steps.tensors import PublishedTensor
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 

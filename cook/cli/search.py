@@ -65,7 +65,7 @@ def command(
       cook search recipes/ling-flash-iq1kt.yaml --size 24GiB --budget 4h -o ling-searched.yaml
       cook search mine.yaml --size 12GiB --type q4_K --type q6_K --type q8_0 --budget 200
     """
-    from cook.record.objective import Objective
+    from cook.record.record import Objective
     from cook.search.job import SearchRequest, budget_of, bytes_of
     from cook.search.search import answer
 

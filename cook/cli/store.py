@@ -36,7 +36,7 @@ def ls(
       cook store ls --kind tensor
       cook store ls --json | jq '[.artifacts[].size_bytes] | add'
     """
-    from cook.steps.tensors import KIND
+    from cook.steps.quantize import KIND
 
     store = _store()
     users = store.users()

@@ -106,7 +106,12 @@ def machine_facts(engines: tuple[Engine, ...] = ()) -> MachineFacts:
         },
         home=str(cook_home()),
         home_id=_locked_id(cook_home() / SHARED),
-        engines=frozenset(engine.name for engine in engines if _has(engine)),
+        engines=frozenset(
+            engine.name
+            for engine in engines
+            if engine.identity.digest
+            == _digest_of(Path(engine.facts.bin_dir), tuple(map(identity, engine.files)))
+        ),
     )
 
 
@@ -194,12 +199,6 @@ def _locked_id(folder: Path) -> str | None:
         return None
 
 
-def _has(engine: Engine) -> bool:
-    """Whether this machine has the very build."""
-    files = tuple(identity(path) for path in engine.files)
-    return _digest_of(Path(engine.facts.bin_dir), files) == engine.identity.digest
-
-
 @lru_cache(maxsize=16)
 def _digest_of(bin_dir: Path, _: tuple[Identity, ...]) -> str | None:
     """The digest of the build in ``bin_dir``, kept while its files stay what they are: a shared
@@ -241,7 +240,9 @@ class Cluster(Closing):
         workers = self._workers(now=True)
         for step in steps:
             if not self._is_offered(step, workers):
-                wanted = _spelled(self._resources(step, workers))
+                wanted = " ".join(
+                    f"{name}={amount:g}" for name, amount in self._resources(step, workers).items()
+                )
                 raise PrerequisiteError(
                     f"{step.label} needs {wanted}, and no worker of {self._address} has that",
                     hint=f"start one that has: dask worker {self._address} --nthreads 1 "
@@ -435,7 +436,3 @@ def connected(address: str, *, threads: int | None, fresh: bool) -> Iterator[Clu
         with Cluster(client, machine_facts(), threads=threads, fresh=fresh) as cluster:
             cluster.require_workers()
             yield cluster
-
-
-def _spelled(resources: Mapping[str, float]) -> str:
-    return " ".join(f"{name}={amount:g}" for name, amount in resources.items())

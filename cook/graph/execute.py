@@ -84,6 +84,13 @@ class Outcomes:
         artifact = self.artifacts.get(step.key)
         return decode(step, artifact) if artifact else None
 
+    def why_not(self, step: Step[Any] | None) -> str:
+        """Why ``step`` has no result."""
+        if step is None:
+            return "not asked for"
+        failure = self.failures.get(step.key)
+        return failure.error.message if failure else "not run"
+
 
 @dataclass
 class Remaining:
@@ -190,7 +197,11 @@ class Executor(Closing):
         self.going_on = going_on
         self.advancing = advancing
         self.remaining = Remaining(expected, alone, remote.lanes if remote else jobs)
-        self.steps = output.steps(self._total, self._left)
+        self.steps = output.steps(
+            # A step that was not expected stands for one that was (see Remaining).
+            lambda: max(len(self.remaining.expected), len(self.outcomes.ran) + len(self._pending)),
+            lambda: self.remaining.text(time.monotonic() - self._ended_at),
+        )
         self.outcomes = Outcomes()
         self.workers = KeptWorkers(logs / "workers")
         """Loaded models that wait for the next step that wants them."""
@@ -256,7 +267,12 @@ class Executor(Closing):
             {key: [s.key for s in step.steps() if s.key in graph] for key, step in graph.items()}
         )
         sorter.prepare()
-        will_run = [step for step in graph.values() if self._will_run(step)]
+        # As far as is known without looking at what is stored.
+        will_run = [
+            step
+            for step in graph.values()
+            if self._is_repeated(step) or not self.store.path(step.kind, step.key).exists()
+        ]
         self._pending = {step.key for step in will_run}
         for engine in filter(None, (step.uses() for step in will_run)):
             self._files_of(engine)
@@ -310,20 +326,8 @@ class Executor(Closing):
                 raise error
             return step
 
-    def _will_run(self, step: Step[Any]) -> bool:
-        """As far as is known without looking at what is stored."""
-        return self._is_repeated(step) or not self.store.path(step.kind, step.key).exists()
-
     def _is_repeated(self, step: Step[Any]) -> bool:
         return self.fresh or (self.remeasure and step.timed)
-
-    def _total(self) -> int:
-        """How many steps this run comes to: a step that was not expected stands for one that was
-        (see :class:`Remaining`)."""
-        return max(len(self.remaining.expected), len(self.outcomes.ran) + len(self._pending))
-
-    def _left(self) -> str:
-        return self.remaining.text(time.monotonic() - self._ended_at)
 
     def _cancel(self) -> None:
         """End what runs, and wait while each step removes its own workspace.
@@ -375,7 +379,18 @@ class Executor(Closing):
         if not repeated and (artifact := self._stored(step)):
             return artifact
         if self.remote is not None and not step.timed:
-            return self._make_remotely(step, self.remote)
+            with self.steps.step(step.label) as part:
+                self.watch(step)
+                ran = self.remote.make(step, part)
+                artifact = self.store.awaited(step.kind, step.key)
+                if artifact is None:
+                    raise StepError(
+                        f"{step.label}: a worker has made it, but it is not in the store here",
+                        hint="is COOK_HOME on a file system that all machines share?",
+                    )
+            if ran:
+                self._count(step, artifact.seconds)
+            return artifact
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
@@ -389,20 +404,6 @@ class Executor(Closing):
                 return artifact
             with machine_lock(alone=step.timed, waiting=waiting_for_machine):
                 return self._run(step)
-
-    def _make_remotely(self, step: Step[Any], remote: RemoteExecutor) -> Artifact:
-        with self.steps.step(step.label) as part:
-            self.watch(step)
-            ran = remote.make(step, part)
-            artifact = self.store.awaited(step.kind, step.key)
-            if artifact is None:
-                raise StepError(
-                    f"{step.label}: a worker has made it, but it is not in the store here",
-                    hint="is COOK_HOME on a file system that all machines share?",
-                )
-        if ran:
-            self._count(step, artifact.seconds)
-        return artifact
 
     def _count(self, step: Step[Any], seconds: float) -> None:
         """``step`` ran, and took ``seconds``."""
@@ -560,8 +561,18 @@ class _Places:
             return None
         timed = next((step for step in ready if step.timed), None)
         if timed is None or not self._timing:
+            others = self._taken.values()
             for step in ready:
-                if not step.timed and self._fits(needs := step.needs()):
+                if step.timed:
+                    continue
+                needs = step.needs()
+                memory_bytes = needs.memory_bytes + sum(other.memory_bytes for other in others)
+                fits = not others or (
+                    len(others) < self._jobs
+                    and not (needs.device and any(other.device for other in others))
+                    and memory_bytes <= self._memory_bytes
+                )
+                if fits:
                     self._taken[step.key], self._timing = needs, False
                     return step
         if timed is None or self._taken:
@@ -574,16 +585,6 @@ class _Places:
         self._taken.pop(step.key, None)
         if self._timed == step.key:
             self._timed = None
-
-    def _fits(self, needs: Needs) -> bool:
-        others = self._taken.values()
-        if not others:
-            return True
-        return (
-            len(others) < self._jobs
-            and not (needs.device and any(other.device for other in others))
-            and needs.memory_bytes + sum(n.memory_bytes for n in others) <= self._memory_bytes
-        )
 
 
 class _RemotePlaces:

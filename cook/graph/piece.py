@@ -23,8 +23,7 @@ from typing import Any
 
 from cook.errors import InternalError
 from cook.files import fsync
-from cook.graph.key import as_read_back, key_of
-from cook.graph.store import SYNCED_AT_ONCE, Artifact, Entry, Store
+from cook.graph.store import SYNCED_AT_ONCE, Artifact, Entry, Store, as_read_back, key_of
 from cook.output import Output
 from cook.signals import require_going_on
 

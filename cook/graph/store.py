@@ -4,11 +4,12 @@ An artifact is a directory ``store/<kind>/<key>`` holding its files and ``artifa
 lists every file's size and SHA-256 and carries one of its own. It is made in ``store/tmp``,
 hashed, fsynced, and renamed into place as the last act, so neither kill -9 nor a second cook can
 leave half of one. It also says what it was made from, so that what is found to be damaged can be
-removed with all that was made of it.
+removed with all that was made of it. A key is a hash of all that decides the content.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,10 +25,22 @@ from typing import Any
 
 from cook import files
 from cook.errors import InputError
-from cook.graph.key import as_read_back, key_of
 from cook.graph.locks import file_lock, file_lock_if_free, sweep
 from cook.provenance import cook_version, machine
 from cook.signals import signals_deferred
+
+
+def as_read_back(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """``parts`` as JSON returns them, so that what is stored compares equal to what is asked."""
+    normal: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
+    return normal
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of ``parts`` as canonical JSON."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 FORMAT = 1
 META = "artifact.json"
@@ -325,7 +338,11 @@ class Store:
             # as others may sweep as well.
             with file_lock_if_free(path.with_suffix(".lock")) as free:
                 if free and path.suffix != ".lock":
-                    freed += _bytes_below(path)
+                    # Some files may be going at the moment (an `.old` by who put it there).
+                    for parent, _, names in os.walk(path):
+                        for name in names:
+                            with suppress(FileNotFoundError):
+                                freed += Path(parent, name).lstat().st_size
                     _delete(path)
         return freed
 
@@ -401,16 +418,6 @@ def _inputs(artifact: Artifact) -> frozenset[str]:
     sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
     shards = (h for name in sources for h in artifact.made_from.get(name, {}).values())
     return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards), *artifact.pieces})
-
-
-def _bytes_below(folder: Path) -> int:
-    """Of all files, of which some may be going at the moment (an ``.old`` by who put it there)."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += Path(parent, name).lstat().st_size
-    return total
 
 
 def _delete(path: Path) -> None:

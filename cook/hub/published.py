@@ -29,7 +29,7 @@ from cook.hub.listing import HubFile, Listing, listing
 from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
-from cook.steps.tensors import PublishedTensor
+from cook.steps.quantize import PublishedTensor
 
 MAP, MAP_SIGNATURE = "tensors.map", "tensors.map.sig"
 _MAX_SIGNATURE_BYTES = 1 << 16

@@ -14,10 +14,7 @@ from cook.formats.quant_types import Flavour
 from cook.graph.execute import Outcomes
 from cook.job.forecast import Forecaster
 from cook.job.layout import ForecastPlan
-from cook.record.measured import ReplayedPrompts
-from cook.record.outcomes import RecountOutcome
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, PromptRun, RecountOutcome, ReplayedPrompts
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation, simulate
 from cook.steps.deal import Dealt
@@ -33,7 +30,9 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
     """Every draft of which anything was replayed."""
     for plan in plans:
         forecaster = Forecaster(plan, outcomes)
-        settings = DraftSettings(_length(plan))
+        # The middle one of the recipe's lengths.
+        lengths = sorted({settings.n_max for settings in plan.settings})
+        settings = DraftSettings(lengths[len(lengths) // 2])
         digests: dict[str, str] = {}
         for draft in plan.every:
             texts = forecaster.texts(draft)
@@ -57,12 +56,6 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
                 accepted=tuple(run.draft_n_accepted for run in runs),
                 texts=tuple(digests[head.id] for head in heads),
             )
-
-
-def _length(plan: ForecastPlan) -> int:
-    """The middle one of the recipe's lengths."""
-    lengths = sorted({settings.n_max for settings in plan.settings})
-    return lengths[len(lengths) // 2]
 
 
 def unfit(forecaster: Forecaster) -> dict[str, str]:

@@ -23,8 +23,7 @@ from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
-from cook.steps.memory import MemoryStep
-from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quality import DivergenceStep, MemoryStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep

@@ -20,14 +20,14 @@ from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
 from cook.hub.header import stand_in
-from cook.hub.listing import HubFile, listing
+from cook.hub.listing import listing
 from cook.hub.published import Publication
 from cook.output import Output
 from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
 from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_converter
-from cook.steps.tensors import PublishedTensor
+from cook.steps.quantize import PublishedTensor
 from cook.units import size
 
 if TYPE_CHECKING:
@@ -187,7 +187,9 @@ class SourceReader:
         left = left_bytes(found, files)
         if chosen.kind is DownloadKind.SAFETENSORS:
             return self._to_convert(chosen, origin, left)
-        digest = _listed_digest(files)
+        # The digest that `cook.graph.step.source` will find, from the Hub's listing.
+        hashes = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
+        digest = digest_of_all(hashes) if len(hashes) == len(files) else None
         small = chosen.kind is DownloadKind.FILE and chosen.size_bytes <= SMALL_BYTES
         if not self.plan_only or not left or digest is None or small:
             return self._here(self._fetched(chosen, left), origin=origin)
@@ -236,9 +238,3 @@ class SourceReader:
                 hint="`cook build` converts it; or name a BF16 GGUF of this model as the source",
             )
         return Located(path, source([path], plan_only=self.plan_only), (*files, path))
-
-
-def _listed_digest(files: Sequence[HubFile]) -> str | None:
-    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
-    digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
-    return digest_of_all(digests) if len(digests) == len(files) else None

@@ -23,7 +23,7 @@ from cook.job.plan import Plan, State, plan
 from cook.job.prepare import Prepared, prepare
 from cook.output import Output, printable
 from cook.paths import cook_home
-from cook.steps import tensors
+from cook.steps import quantize as tensors
 from cook.units import duration, plural, size
 
 SHOWN = 16

@@ -1,29 +1,35 @@
-"""The plan: for every step whether it would run and why, with sizes, time, disk and memory."""
+"""The plan: for every step whether it would run and why, with sizes, time, disk and memory.
+
+How long a step takes on this machine is learned from those that it ran."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
+from statistics import NormalDist, median
+from timeit import repeat
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from cook.engines.threads import engine_threads
 from cook.graph.execute import closure
-from cook.graph.step import Step
-from cook.graph.store import Store
-from cook.job.dealing import (
+from cook.graph.step import READ_BYTES_S, Cost, Step
+from cook.graph.store import Artifact, Store
+from cook.job.decide import (
     BLOCK_PROMPTS,
     BLOCKS,
     FEW_BLOCKS,
+    FILES,
     MOST_SEATS,
     TURN_SEATS,
     fit_together,
 )
-from cook.job.decide import FILES
 from cook.job.layout import checks_of, dealt_into
-from cook.job.machine_pace import MachinePace
 from cook.output import Mode, Output, right
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
@@ -31,13 +37,81 @@ from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
 from cook.scoring.compare import START
 from cook.steps.deal import DealStep, Dealt
-from cook.steps.phase import Phase
-from cook.steps.work import model_bytes
+from cook.steps.work import Phase, model_bytes
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
     from cook.job.layout import Configuration, Layout
     from cook.job.prepare import Prepared
+
+
+FLOPS = 60e9
+"""Of a product of matrices on the reference machine of :mod:`cook.graph.step`."""
+PROBE_BYTES = 64 << 20
+"""Of memory, over all cores: more than most caches, and less than a plan takes itself."""
+PROBE_ROWS = 768
+PROBES = 8
+"""The fastest counts: what else runs at the moment only slows a probe down."""
+
+
+@dataclass(frozen=True)
+class MachinePace:
+    """Seconds that this machine takes for a nominal second, by kind of step."""
+
+    kinds: Mapping[tuple[str, str | None], float]
+    """(kind, digest of the engine) -> median over the steps that were run here."""
+    machine: tuple[float, float]
+    """Memory's and processor's, of kinds that were not: the median of all that were, or probed."""
+    probed: bool
+
+    @classmethod
+    def of(cls, history: Sequence[Artifact]) -> MachinePace:
+        found: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
+        for artifact in history:
+            if artifact.nominal_s:
+                engine = artifact.key_parts.get("engine") or {}
+                for digest in {engine.get("digest"), None}:
+                    ratio = artifact.seconds / artifact.nominal_s
+                    found[artifact.kind, digest].append(ratio)
+        kinds = {key: median(ratios) for key, ratios in found.items()}
+        if not kinds:
+            probed = READ_BYTES_S / memory_bytes_s(), FLOPS / processor_flops()
+            return cls({}, probed, probed=True)
+        every = median(kinds[key] for key in kinds if key[1] is None)
+        return cls(kinds, (every, every), probed=False)
+
+    def seconds(self, step: Step[Any], cost: Cost | None) -> tuple[float | None, str | None]:
+        """About how long ``step``, which costs so much, takes here, and what that is estimated
+        from; or None, and why."""
+        if cost is None:
+            return None, "its size is known only when its inputs are there"
+        engine = (step.key_parts["engine"] or {}).get("digest")
+        for digest, whose in ((engine, "this"), (None, "another")):
+            if (pace := self.kinds.get((step.kind, digest))) is not None:
+                return cost.nominal_s * pace, f"as {whose} engine's here, by size"
+        how = "by size and a probe of this machine" if self.probed else "by size and other steps"
+        return cost.seconds(*self.machine), how
+
+
+def memory_bytes_s() -> float:
+    """Bytes a second that all cores together read from memory, as it is now."""
+    cores = engine_threads()
+    with ThreadPoolExecutor(cores) as pool:
+        blocks = list(pool.map(np.ones, [PROBE_BYTES // cores // 8] * cores))
+        rate = _rate(lambda: list(pool.map(np.sum, blocks)))
+    return rate * sum(block.nbytes for block in blocks)
+
+
+def processor_flops() -> float:
+    """Floating-point operations a second of a product of matrices, likewise."""
+    matrix = np.ones((PROBE_ROWS, PROBE_ROWS), np.float32)
+    return _rate(lambda: matrix @ matrix) * 2 * PROBE_ROWS**3
+
+
+def _rate(work: Callable[[], object]) -> float:
+    """How often ``work`` is done in a second, at best."""
+    return 1 / min(repeat(work, number=1, repeat=PROBES))
+
 
 LATER = (
     "then, known only once predicted: prompts dealt to the finalists, once more where that decides "

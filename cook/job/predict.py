@@ -31,7 +31,7 @@ from cook.job.what_if import (
 from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
-from cook.record.measured import SlotSpeed
+from cook.record.record import SlotSpeed
 from cook.scoring.batch_curve import BatchCurve, Link
 from cook.scoring.iid import CAVEAT, IidRow, alpha_of, best_length, break_even, iid_row
 from cook.scoring.parallel import ParallelSpeed

@@ -14,11 +14,10 @@ from cook.job.predict import (
     predict_on_trace,
     predict_typed,
 )
-from cook.job.what_if import ChainExpectation
 from cook.output import Column, Output, plain, right
-from cook.record.measured import SlotSpeed
+from cook.record.record import SlotSpeed
 from cook.report.sections.in_parallel import answers, gain
-from cook.scoring.figures import by_category
+from cook.scoring.compare import by_category
 from cook.scoring.iid import CAVEAT
 from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction
@@ -319,31 +318,30 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
     bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
     for draft in whole.drafts:
         for chain in dict.fromkeys(one.sampling for one in draft.expected):
-            yield _at_chain(draft, [one for one in draft.expected if one.sampling == chain], bare)
+            # The best length under another sampling chain, by both rules: the fastest, or without
+            # times the one of most tokens a cycle.
+            rows = [one for one in draft.expected if one.sampling == chain]
+            parts, gains = [], []
+            for rule, words in (("engine", ""), ("rejection", "by rejection sampling ")):
+                ends = [(one.n_max, getattr(one, rule)) for one in rows]
+                n_max, (low, high) = max(
+                    ends,
+                    key=lambda end: (
+                        end[1][0].decode_tokens_per_s or 0.0,
+                        end[1][0].acceptance_length or 0.0,
+                    ),
+                )
+                parts.append(
+                    f"{words}n_max={n_max} {_span(low.acceptance, high.acceptance)} accepted"
+                )
+                if bare and low.decode_tokens_per_s is not None:
+                    gains.append(low.decode_tokens_per_s / bare)
+                    parts[-1] += f" and {gains[-1]:.2f}x as fast as no draft decoding"
+            line = f"{draft.name} at {chain.chain}, expected on this text: {'; '.join(parts)}"
+            yield f"{NOT_WORTH_IT}: {line}" if gains and max(gains) <= 1 else line
     for draft in whole.drafts:
         if draft.parallel and bare:
             yield _in_parallel(draft, bare)
-
-
-def _at_chain(draft: DraftPrediction, rows: Sequence[ChainExpectation], bare: float | None) -> str:
-    """A draft at its best length under another sampling chain, by both rules; ``bare``: the speed
-    of no draft."""
-    parts = []
-    gains = []
-    for rule, words in (("engine", ""), ("rejection", "by rejection sampling ")):
-        ends = [(one.n_max, getattr(one, rule)) for one in rows]
-        n_max, (low, high) = max(ends, key=lambda pair: _worth(pair[1][0]))
-        parts.append(f"{words}n_max={n_max} {_span(low.acceptance, high.acceptance)} accepted")
-        if bare and low.decode_tokens_per_s is not None:
-            gains.append(low.decode_tokens_per_s / bare)
-            parts[-1] += f" and {gains[-1]:.2f}x as fast as no draft decoding"
-    line = f"{draft.name} at {rows[0].sampling.chain}, expected on this text: {'; '.join(parts)}"
-    return f"{NOT_WORTH_IT}: {line}" if gains and max(gains) <= 1 else line
-
-
-def _worth(one: SampledPrediction) -> tuple[float, float]:
-    """By speed, or without times by tokens a cycle."""
-    return one.decode_tokens_per_s or 0.0, one.acceptance_length or 0.0
 
 
 def _span(low: float | None, high: float | None) -> str:

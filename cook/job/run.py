@@ -15,9 +15,8 @@ from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, RemoteExecutor, closure
 from cook.graph.step import Step
 from cook.graph.store import Store
-from cook.job.assemble import assemble
+from cook.job.assemble import assemble, draft_records, over_limits
 from cook.job.decide import decide
-from cook.job.drafts import draft_records, over_limits
 from cook.job.layout import Layout, checks_of
 from cook.job.plan import State, plan
 from cook.job.prepare import Prepared

@@ -11,12 +11,17 @@ from dataclasses import asdict, replace
 
 from cook.job.decide import Decision
 from cook.job.layout import Configuration
-from cook.record.measured import Figures, Prediction
-from cook.record.objective import Objective
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import Candidate, CandidateKey, Excluded, Pick
-from cook.scoring.compare import interval, log_ratio, paired
-from cook.scoring.figures import by_category, by_prompt, figures
+from cook.record.record import (
+    Candidate,
+    CandidateKey,
+    Excluded,
+    Figures,
+    Objective,
+    Pick,
+    Prediction,
+    PromptRun,
+)
+from cook.scoring.compare import by_category, by_prompt, figures, interval, log_ratio, paired
 from cook.units import plural
 
 DISTURBED_SHARE = 0.1

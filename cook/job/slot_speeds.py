@@ -18,13 +18,11 @@ from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 from cook.graph.execute import Executor, Outcomes
 from cook.job.decide import Decision
-from cook.job.drafts import why_not
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, DraftForecast, ForecastPlan, HeadForecast, Layout
-from cook.record.measured import SlotSpeed
-from cook.record.record import Excluded
+from cook.record.record import Excluded, SlotSpeed
 from cook.scoring.batch_curve import BatchCurve
-from cook.scoring.figures import figures
+from cook.scoring.compare import figures
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import (
     ServedInParallel,
@@ -109,9 +107,30 @@ class SlotForecaster:
 
         ``settings`` None: no draft. None where something could not be timed.
         """
-        prices = self._prices(settings)
-        if prices is None:
+        one, plan, draft = self.forecaster, self.plan, None
+        if settings is None:
+            timings, target = one.baseline_timings(), self._curves(plan.plain, one.plan.plain)
+        else:
+            timings, target = (
+                one.timings(plan.draft),
+                self._curves(plan.verify, one.plan.target_of(plan.draft)),
+            )
+            draft = self._curves(plan.drafting, plan.draft.curve)
+        if timings is None or target is None or (settings is not None and draft is None):
             return None
+        if draft is not None:
+            draft = SlotCurves(
+                {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
+                one.over_link(draft.prompts),
+            )
+        prices = SlotPrices(
+            target,
+            draft,
+            target_sample_s=timings.target_sample_s,
+            draft_sample_s=timings.draft_sample_s,
+            batch=plan.verify.args.batch or BATCH,
+            factor=self.factor,
+        )
         wanted = None if only is None else set(only)
         return serve(list(self._requests(settings, wanted)), slots, prices)
 
@@ -141,32 +160,6 @@ class SlotForecaster:
             else:
                 continue
             yield SimulatedReply(run, head.prompt_tokens, head.emitted)
-
-    def _prices(self, settings: DraftSettings | None) -> SlotPrices | None:
-        one, plan, draft = self.forecaster, self.plan, None
-        if settings is None:
-            timings, target = one.baseline_timings(), self._curves(plan.plain, one.plan.plain)
-        else:
-            timings, target = (
-                one.timings(plan.draft),
-                self._curves(plan.verify, one.plan.target_of(plan.draft)),
-            )
-            draft = self._curves(plan.drafting, plan.draft.curve)
-        if timings is None or target is None or (settings is not None and draft is None):
-            return None
-        if draft is not None:
-            draft = SlotCurves(
-                {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
-                one.over_link(draft.prompts),
-            )
-        return SlotPrices(
-            target,
-            draft,
-            target_sample_s=timings.target_sample_s,
-            draft_sample_s=timings.draft_sample_s,
-            batch=plan.verify.args.batch or BATCH,
-            factor=self.factor,
-        )
 
     def _curves(self, by_slots: SlotCurveStep, one: CurveStep | None) -> SlotCurves | None:
         timed = self.forecaster.outcomes.result(by_slots)
@@ -334,7 +327,7 @@ def _with_live_speed(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes
     """``speed`` next to what its live run says, where it ran."""
     outcome = outcomes.result(step) if step is not None else None
     if outcome is None:
-        return replace(speed, reason=why_not(step, outcomes)) if step is not None else speed
+        return replace(speed, reason=outcomes.why_not(step)) if step is not None else speed
     return replace(
         speed,
         live_tokens_per_s=tokens_per_s(outcome),

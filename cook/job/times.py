@@ -10,8 +10,7 @@ from cook.engines.base import UBATCH
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Outcomes
 from cook.job.layout import DraftForecast, ForecastPlan, HeadForecast
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, PromptRun
 from cook.scoring.batch_curve import (
     BatchCurve,
     Link,

@@ -12,9 +12,8 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.job.forecast import Forecaster
 from cook.job.layout import DraftForecast, Rival
-from cook.record.measured import Rejection
-from cook.record.record import CandidateKey, ChainFigures, SampledChain
-from cook.scoring.figures import by_prompt, figures
+from cook.record.record import CandidateKey, ChainFigures, Rejection, SampledChain
+from cook.scoring.compare import by_prompt, figures
 from cook.scoring.parallel import ParallelSpeed, dsi, pearl
 from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction, predict_sampled

@@ -16,9 +16,7 @@ from cook.nightly.history import ReferenceNights
 from cook.nightly.night import Night, changed_since, conditions_changed
 from cook.nightly.pipeline import GatesSpec
 from cook.nightly.speed import Sides, SpeedChange, speed_change, start_error
-from cook.record.measured import PromptFigures, ReplayedPrompts
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Record
+from cook.record.record import Candidate, Objective, PromptFigures, Record, ReplayedPrompts
 
 LEAST_KLD = 1e-3
 """Nats. A KLD below this is as good as none, and its relative changes mean nothing."""

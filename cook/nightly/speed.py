@@ -16,8 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from cook.nightly.night import Night
-from cook.record.measured import PromptFigures
-from cook.record.record import Candidate
+from cook.record.record import Candidate, PromptFigures
 from cook.scoring.compare import START, student_quantile
 from cook.units import plural
 

@@ -14,8 +14,7 @@ from typing import Literal
 
 from cook.engines.base import EngineIdentity
 from cook.provenance import Machine
-from cook.record.measured import Interval
-from cook.record.objective import Objective
+from cook.record.record import Interval, Objective
 from cook.record.versioned import read_versioned
 
 SEARCH_VERSION = 1

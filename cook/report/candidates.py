@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cook.record.measured import Figures
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Draft, Record
+from cook.record.record import Candidate, Draft, Figures, Objective, Record
 from cook.report.document import Block, Cells, Section, Table, Text, figures
 from cook.report.speedups import DECODE, WHOLE, speed_notes, speed_of, speedup_text
 from cook.report.texts import counts, divergence, perplexity, tokens_per_s

@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cook.record.measured import Figures, PromptFigures
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Draft, Record
+from cook.record.record import Candidate, Draft, Figures, Objective, PromptFigures, Record
 from cook.report.document import Text
 from cook.report.texts import named
 

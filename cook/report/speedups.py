@@ -16,13 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from cook.record.measured import Interval, PromptFigures
-from cook.record.objective import Objective
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import Candidate, Record
+from cook.record.record import Candidate, Interval, Objective, PromptFigures, PromptRun, Record
 from cook.report.compared import best_of_each, draft_label, picked
-from cook.scoring.compare import FEWEST_PROMPTS, common, interval
-from cook.scoring.figures import figures
+from cook.scoring.compare import FEWEST_PROMPTS, common, figures, interval
 from cook.scoring.totals import Share, standard_error
 from cook.units import plural
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import floor, log10
 
 from cook.output import printable
-from cook.record.measured import Figures, Quality
+from cook.record.record import Figures, Quality
 from cook.units import number
 
 

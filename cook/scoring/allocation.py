@@ -127,7 +127,14 @@ def fastest(
     found = [knapsack.solve(max_bytes)]
     found += [point for point in front(spans) if point.size_bytes <= max_bytes]
     sweep: list[tuple[float, Allocation]] = []
-    if prices := _prices(spans):
+    # Damage a second at which some span's choice between two of its types turns.
+    if prices := [
+        (less.damage - more.damage) / (more.seconds - less.seconds)
+        for span in spans
+        for less in span.costs
+        for more in span.costs
+        if more.seconds > less.seconds and less.damage > more.damage
+    ]:
         for _ in range(2):
             ends = _around(sweep, speed) if sweep else (min(prices), max(prices))
             sweep += [(p, _priced(spans, max_bytes, float(p))) for p in np.geomspace(*ends, PRICES)]
@@ -155,17 +162,6 @@ def _priced(spans: Sequence[SpanCosts], max_bytes: int, price: float) -> Allocat
     cost = price * found.seconds
     damage = sum(s.costs[c].damage for s, c in zip(spans, found.chosen, strict=True))
     return replace(found, damage=damage, bound=min(found.bound - cost, damage))
-
-
-def _prices(spans: Sequence[SpanCosts]) -> list[float]:
-    """Damage a second at which some span's choice between two of its types turns."""
-    return [
-        (less.damage - more.damage) / (more.seconds - less.seconds)
-        for span in spans
-        for less in span.costs
-        for more in span.costs
-        if more.seconds > less.seconds and less.damage > more.damage
-    ]
 
 
 class _Knapsack:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import PromptRun
 from cook.scoring.simulate import RULES, Profile
 
 OUTSIDE = 0.05

@@ -103,18 +103,14 @@ def best_length(alpha: float, verify_s: float, draft_s: float) -> float:
         raise InputError("the closed form needs 0 < alpha < 1 and a draft faster than its target")
     rate = -math.log(alpha)
     k = rate * (verify_s / draft_s - 1) + 1
-    return (_minus_w_lower(k) - k) / rate - 1
-
-
-def _minus_w_lower(k: float) -> float:
-    """y = -W_-1(-e^-k) for k >= 1: the root above 1 of y - ln y = k."""
+    # y = -W_-1(-e^-k) for k >= 1: the root above 1 of y - ln y = k.
     y = k + math.log(k) + 1.0
     for _ in range(100):
         step = (y - math.log(y) - k) / (1.0 - 1.0 / y)
         y -= step
         if abs(step) < 1e-13 * y:
             break
-    return y
+    return (y - k) / rate - 1
 
 
 def break_even(timings: Timings, n_max: int, profile: Profile, depth: int) -> float | None:

@@ -71,7 +71,15 @@ class NgramServer:
         prompt = len(request.prompt)
         self._method.begin(text, prompt)
         return simulate(
-            model or _without_model(request),
+            model
+            or Positions(
+                prompt=len(request.prompt),
+                reply=request.reply,
+                match=np.zeros(len(request.tokens), np.bool_),
+                eog=np.isin(request.tokens, list(request.eog)),
+                n_predict=request.n_predict,
+                context=request.context,
+            ),
             then,
             self._profile,
             _Stage(self._settings, self._method, text, prompt, bounded=self._bounded),
@@ -80,17 +88,6 @@ class NgramServer:
     @property
     def _bounded(self) -> bool:
         return RULES[self._profile].skips_short_room
-
-
-def _without_model(request: NgramRequest) -> Positions:
-    return Positions(
-        prompt=len(request.prompt),
-        reply=request.reply,
-        match=np.zeros(len(request.tokens), np.bool_),
-        eog=np.isin(request.tokens, list(request.eog)),
-        n_predict=request.n_predict,
-        context=request.context,
-    )
 
 
 @dataclass(frozen=True)
@@ -121,17 +118,18 @@ class _Stage:
         if self.bounded and len(draft) < min(self.n_min, self.n_max):
             return 0, 0
         draft = draft[:room]
-        return len(draft), _matches(draft, self.text, self.prompt + i)
+        at = self.prompt + i
+        count = 0
+        while (
+            count < len(draft)
+            and at + count < len(self.text)
+            and draft[count] == self.text[at + count]
+        ):
+            count += 1
+        return len(draft), count
 
     def accept(self, count: int) -> None:
         self.method.accept(count)
-
-
-def _matches(draft: Sequence[int], text: Sequence[int], at: int) -> int:
-    count = 0
-    while count < len(draft) and at + count < len(text) and draft[count] == text[at + count]:
-        count += 1
-    return count
 
 
 @dataclass(frozen=True)
@@ -273,14 +271,11 @@ class _Map(_Method):
             valid = self.prompt
             if not self.habits.forgets and valid > prompt:
                 valid = max(prompt - n - m, 0)
-            self._forget(valid)
+            # Drop every place from `valid` on.
+            self.by_hash = {h: place for h, place in self.by_hash.items() if place < valid}
+            self.hashed_to = max(valid - 1, 0)
+            self.known = [k for k in self.known if k.place < valid and self._keeps(k, valid)]
         self.checked_to = self.prompt = prompt
-
-    def _forget(self, valid: int) -> None:
-        """Drop every place from ``valid`` on."""
-        self.by_hash = {h: place for h, place in self.by_hash.items() if place < valid}
-        self.hashed_to = max(valid - 1, 0)
-        self.known = [k for k in self.known if k.place < valid and self._keeps(k, valid)]
 
     def _keeps(self, key: _Known, valid: int) -> bool:
         """Whether a key has values left, the later ones moved up."""

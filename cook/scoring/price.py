@@ -19,11 +19,9 @@ import numpy as np
 
 from cook.errors import InputError
 from cook.formats.trace_file import ReplyHead
-from cook.record.measured import DepthCount, Figures
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, DepthCount, Figures, PromptRun
 from cook.scoring.batch_curve import Timings
-from cook.scoring.figures import figures
+from cook.scoring.compare import figures
 from cook.scoring.simulate import RULES, Profile, Simulation
 
 

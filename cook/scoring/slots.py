@@ -51,22 +51,20 @@ class SlotCurves:
         """
         key = sequences, width, int(depth) // _DEPTH_GRAIN
         if key not in self._known:
-            self._known[key] = self._between(sequences, width, depth)
+            timed = sorted(self.batches)
+            place = bisect_left(timed, sequences)
+            if not 1 <= sequences <= timed[-1]:
+                raise InputError(f"{sequences} slots are to be priced, and {timed[-1]} were timed")
+            if width > self.batches[1].widths[-1]:
+                seconds = self._read(sequences * width, int(depth))
+            else:
+                seconds = float(self.batches[timed[place]].at(width, self._within(depth)))
+                if timed[place] != sequences:
+                    low = float(self.batches[timed[place - 1]].at(width, self._within(depth)))
+                    part = (sequences - timed[place - 1]) / (timed[place] - timed[place - 1])
+                    seconds = low + part * (seconds - low)
+            self._known[key] = seconds
         return self._known[key]
-
-    def _between(self, sequences: int, width: int, depth: float) -> float:
-        timed = sorted(self.batches)
-        place = bisect_left(timed, sequences)
-        if not 1 <= sequences <= timed[-1]:
-            raise InputError(f"{sequences} slots are to be priced, and {timed[-1]} were timed")
-        if width > self.batches[1].widths[-1]:
-            return self._read(sequences * width, int(depth))
-        high = float(self.batches[timed[place]].at(width, self._within(depth)))
-        if timed[place] == sequences:
-            return high
-        low = float(self.batches[timed[place - 1]].at(width, self._within(depth)))
-        part = (sequences - timed[place - 1]) / (timed[place] - timed[place - 1])
-        return low + part * (high - low)
 
     def _within(self, depth: float) -> float:
         """Prompts begin at depth 0, and requests of others in between: the nearest timed depth."""

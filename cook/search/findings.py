@@ -28,7 +28,7 @@ from cook.record.search_record import (
     TypeEffect,
 )
 from cook.scoring.allocation import front
-from cook.scoring.kappa import WholeMix, fit_law, predicted_length
+from cook.scoring.fits import WholeMix, fit_law, predicted_length
 from cook.search.job import SearchJob
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, replayed_mix
 from cook.search.pace import CycleTimes

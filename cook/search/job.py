@@ -17,7 +17,7 @@ from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_ima
 from cook.job.layout import DraftPlan, Layout
 from cook.job.locate import ModelFile
 from cook.job.prepare import Prepared
-from cook.record.objective import Objective
+from cook.record.record import Objective
 from cook.search.evaluate import BASE, Deployed
 from cook.search.ledger import Budget
 from cook.search.space import LADDERS, Space

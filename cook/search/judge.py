@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cook.record.measured import Interval
+from cook.record.record import Interval
 from cook.record.search_record import Effect, Family, Finalist, ReplayedMix, SearchVerdict
 from cook.scoring.compare import FEWEST_PROMPTS, clustered_variance, student_quantile
-from cook.scoring.noise import LogSpread
+from cook.scoring.fits import LogSpread
 from cook.search.evaluate import Replies
 
 CONFIDENCE = 0.95

@@ -2,10 +2,10 @@
 
 A draft's decode is not read off its bytes: types differ in what a byte takes, and a router reads a
 part of them. So a few mixes are timed here, a law of bytes by type is fitted to them
-(:mod:`cook.scoring.decode_time`) and judged by others; the search allocates by it. Who is returned
+(:mod:`cook.scoring.fits`) and judged by others; the search allocates by it. Who is returned
 is not decided by a law: finalists are timed themselves. All that is timed is timed alone, in turn,
 in several passes, of which medians are taken; what passes differ by is noise
-(:mod:`cook.scoring.noise`).
+(:mod:`cook.scoring.fits`).
 
 A cycle is the draft's single decodes, where the engine re-evaluates the verify batch with the draft
 one batch of these tokens, and the target's verification of them.
@@ -27,7 +27,7 @@ from cook.graph.step import Step
 from cook.recipe.active import TokenReads
 from cook.recipe.groups import Group
 from cook.record.search_record import DecodeLaw
-from cook.scoring.decode_time import TimedMix, decode_s, fit_decode, reading
+from cook.scoring.fits import TimedMix, decode_s, fit_decode, reading
 from cook.scoring.iid import alpha_of, tokens_per_cycle
 from cook.scoring.simulate import RULES
 from cook.search.evaluate import Replays, Replies

@@ -27,8 +27,7 @@ from cook.record.search_record import Family, FinalistTiming, SearchRecord
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
-from cook.scoring.kappa import WholeMix, predicted_length
-from cook.scoring.noise import LogSpread, noise_of
+from cook.scoring.fits import LogSpread, WholeMix, noise_of, predicted_length
 from cook.search.evaluate import Replays
 from cook.search.findings import Explored, acceptance_law, findings
 from cook.search.found_recipe import with_quant

@@ -18,7 +18,7 @@ from cook.formats.quant_types import by_name
 from cook.formats.sensitivity_csv import Sensitivities
 from cook.record.search_record import CsvAgreement
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
-from cook.scoring.rank_agreement import rank_correlation
+from cook.scoring.fits import rank_correlation
 from cook.search.evaluate import Replies
 from cook.search.ledger import Ledger
 from cook.search.space import Mix, Space, Span

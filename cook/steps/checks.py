@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -45,30 +45,144 @@ from cook.errors import PrerequisiteError, StepError
 from cook.formats.arrays import Floats32, Ids
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
-from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, RecountOutcome
-from cook.record.prompt_runs import PromptRun
-from cook.scoring.live_checks import NEAR_TIE_GAP, LiveReply, check_counts
-from cook.scoring.simulate import Profile, simulate
+from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
+from cook.record.record import (
+    CompareOutcome,
+    ControlOutcome,
+    Difference,
+    OutputCheck,
+    PromptRun,
+    RecountOutcome,
+)
+from cook.scoring.simulate import Profile, positions_of, simulate
 from cook.steps.deal import Dealt
 from cook.steps.head_replay import WAVE, head_positions
 from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
 from cook.steps.trace import Trace, read_trace
 from cook.steps.work import (
     CHUNK_TOKENS,
     TOKENS_A_CYCLE,
+    Phase,
     computed_bytes,
     head_bytes,
     model_bytes,
+    model_path,
     prompt_tokens,
     read_bytes,
     wide,
 )
 from cook.trace.chain import Draws
 from cook.trace.rendering import render_prompts
+
+if TYPE_CHECKING:
+    from cook.engines.worker.messages import ModelInfo
+    from cook.engines.worker.worker import Worker
+
+
+NEAR_TIE_GAP = 0.15
+"""Logit gap up to which batched verification is known to flip greedy choices.
+
+Used only where no control run measured this engine's own: the largest gap reported for pure
+kernel noise (docs/internals/scoring.md#same-output-as-without-a-draft).
+"""
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """What a server was asked, up to ``n_predict`` tokens, and said; ``run`` is what it counted,
+    None where that was not kept."""
+
+    prompt: Tokens
+    tokens: tuple[int, ...]
+    n_predict: int
+    run: PromptRun | None = None
+
+
+def check_counts(
+    worker: Worker,
+    draft: ModelInfo,
+    replies: Sequence[LiveRequest],
+    setting: DraftSettings,
+    profile: Profile,
+    *,
+    context: int,
+    batch: int | None = None,
+) -> RecountOutcome:
+    """Recount ``replies`` with the loaded ``draft``. ``context``: the server's; ``batch`` its -b.
+
+    Counts are called exact only where this has passed for the engine build at hand. The worker must
+    have loaded the draft as the server did: context, ubatch, threads, KV types.
+    """
+    slot = min(context, draft.context_train)
+    exact = 0
+    totals = np.zeros((2, 2), dtype=np.int64)
+    for reply in replies:
+        run = reply.run
+        assert run is not None, "only what was counted is recounted"
+        cycles = worker.live_shapes(
+            reply.prompt,
+            reply.tokens,
+            profile=profile,
+            n_max=setting.n_max,
+            n_min=setting.n_min,
+            p_min=setting.p_min,
+            n_predict=reply.n_predict,
+            server_context=slot,
+            width=batch,
+        )
+        replay = worker.replay(
+            reply.prompt,
+            reply.tokens,
+            rollout_steps=setting.n_max if setting.p_min > 0 else 0,
+            rollout_stop_below=setting.p_min,
+        )
+        positions = positions_of(
+            replay,
+            np.array(reply.tokens, np.int32),
+            prompt=len(reply.prompt),
+            reply=len(reply.tokens),
+            eog=draft.eog,
+            rollout_floor=setting.p_min,
+            n_predict=reply.n_predict,
+            context=slot,
+        )
+        ours = simulate(positions, setting, profile)
+        live = (run.draft_n or 0, run.draft_n_accepted or 0)
+        exact += (cycles.draft_n, cycles.draft_n_accepted) == live
+        totals += [live, (ours.draft_n, ours.draft_n_accepted)]
+    return RecountOutcome(len(replies), exact, *totals.ravel().tolist())
+
+
+def output_check(
+    outcome: CompareOutcome,
+    control: ControlOutcome | None = None,
+    not_controlled: str | None = None,
+) -> OutputCheck:
+    """Class each difference as a near tie, material, or unknown (no gap could be had).
+
+    ``not_controlled``: why there is no ``control``.
+    """
+    line = control.near_tie_gap if control is not None else NEAR_TIE_GAP
+    gaps = [abs(d.gap) if d.gap is not None else d.gap_at_least for d in outcome.differences]
+    known = [g for g in gaps if g is not None]
+    near = sum(g <= line for g in known)
+    tried = [d.without_draft for d in outcome.differences if d.without_draft is not None]
+    return OutputCheck(
+        replies=outcome.replies,
+        identical=outcome.identical,
+        near_ties=near,
+        material=len(known) - near,
+        unknown=len(gaps) - len(known),
+        near_tie_gap=line,
+        largest_gap=max(known, default=None),
+        first_positions=tuple(d.position for d in outcome.differences),
+        without_draft=sum(tried),
+        without_draft_tried=len(tried),
+        gap_is_measured=control is not None,
+        control=control,
+        not_controlled=not_controlled or outcome.not_controlled,
+    )
+
 
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
@@ -153,23 +267,15 @@ class RecountStep(Step[RecountOutcome]):
         path = model_path(bench, self.draft)
         load = model_load(self.engine, path, self.args, self.live.live.context)
         with bench.workers.loaded(self.engine, load) as (worker, info):
-            replies: list[LiveReply] = []
-            for run in runs:
-                reply = recorded[run.id]
-                tokens = emitted_tokens(run, reply, worker, info, self.settings.n_max)
-                if tokens is None:
-                    continue
-                replies.append(
-                    LiveReply(
-                        prompt=tuple(reply.prompt.tolist()),
-                        tokens=tokens,
-                        n_predict=self.live.live.max_tokens,
-                        draft_n=run.draft_n or 0,
-                        draft_n_accepted=run.draft_n_accepted or 0,
-                        decode_s=run.predicted_ms / 1e3,
-                        stop=run.stop,
-                    )
-                )
+            tokens = [
+                emitted_tokens(run, recorded[run.id], worker, info, self.settings.n_max)
+                for run in runs
+            ]
+            replies = [
+                LiveRequest(recorded[run.id].prompt, known, self.live.live.max_tokens, run)
+                for run, known in zip(runs, tokens, strict=True)
+                if known is not None
+            ]
             found = check_counts(
                 worker,
                 info,
@@ -236,17 +342,6 @@ class RecountStep(Step[RecountOutcome]):
                     (ours.draft_n, ours.draft_n_accepted),
                 ]
         return RecountOutcome(len(seen), exact, *totals.ravel().tolist())
-
-
-@dataclass(frozen=True)
-class LiveRequest:
-    """What a server was asked, up to ``n_predict`` tokens, and said; ``run`` is what it counted,
-    None where that was not kept."""
-
-    prompt: Tokens
-    tokens: tuple[int, ...]
-    n_predict: int
-    run: PromptRun | None = None
 
 
 def requests_of(
@@ -574,7 +669,18 @@ class ControlStep(Step[ControlOutcome]):
         found: list[tuple[Floats32, Floats32]] = []
         with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
             for name in chosen:
-                found.append(self._differences(worker, trace, trace.reply(name)))
+                reply = trace.reply(name)
+                count = reply.head.emitted
+                tokens, known = reply.tokens[:count], reply.known[:count]
+                ahead = len(reply.prompt) - 1
+                batched = worker.replay(reply.prompt, tokens, width=self.width, ahead=ahead)
+                logp, margin, likeliest = reply.logp[:count], reply.margin[:count], tokens
+                if trace.header.batch_width > 1:
+                    single = worker.replay(reply.prompt, tokens, width=1, ahead=ahead)
+                    logp, margin, likeliest = single.logq, single.margin, single.argmax
+                changed = known & (batched.argmax != likeliest)
+                greedy = not trace.header.sampler.temperature
+                found.append((np.abs(batched.logq - logp)[known], margin[changed & greedy]))
                 bench.advance(len(found) / len(chosen))
         every, flips = (np.concatenate(part) for part in zip(*found, strict=True))
         if not len(every) or not np.isfinite(every).all():
@@ -588,22 +694,6 @@ class ControlStep(Step[ControlOutcome]):
             largest=float(every.max()),
             largest_flip=float(flips.max()) if len(flips) else None,
         )
-
-    def _differences(
-        self, worker: Worker, trace: TraceFile, reply: Reply
-    ) -> tuple[Floats32, Floats32]:
-        """Absolute differences of log-probabilities in ``reply``, and under greedy decoding the
-        margins of the tokens that changed."""
-        count = reply.head.emitted
-        tokens, known, ahead = reply.tokens[:count], reply.known[:count], len(reply.prompt) - 1
-        batched = worker.replay(reply.prompt, tokens, width=self.width, ahead=ahead)
-        logp, margin, likeliest = reply.logp[:count], reply.margin[:count], tokens
-        if trace.header.batch_width > 1:
-            single = worker.replay(reply.prompt, tokens, width=1, ahead=ahead)
-            logp, margin, likeliest = single.logq, single.margin, single.argmax
-        changed = known & (batched.argmax != likeliest)
-        greedy = not trace.header.sampler.temperature
-        return np.abs(batched.logq - logp)[known], margin[changed & greedy]
 
 
 def _chosen(trace: TraceFile) -> list[str]:

@@ -29,14 +29,12 @@ from cook.errors import CookError, InputError, PrerequisiteError
 from cook.files import publish, temporary_beside
 from cook.formats.cursor import Cursor
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.graph.cost import Cost
 from cook.graph.execute import Executor
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Cost, JsonValue, Source, Step, Workbench
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.paths import cook_home, free_bytes
-from cook.steps.made_model import MODEL_FILE
-from cook.steps.phase import Phase
+from cook.steps.work import MODEL_FILE, Phase
 from cook.units import size
 
 SCRIPT = "convert_hf_to_gguf.py"
@@ -215,7 +213,16 @@ class ConvertStep(Step[ConvertOutcome]):
         return ProcessSpec(
             argv=self._command(folder, output),
             name=f"convert-{self.name}",
-            env=_environment(),
+            env={
+                **engine_environment(),
+                # The home is an empty one; packages installed with `pip --user` are not there.
+                "PYTHONUSERBASE": site.getuserbase(),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONUNBUFFERED": "1",
+                "HF_HUB_OFFLINE": "1",
+                "TRANSFORMERS_OFFLINE": "1",
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+            },
             writes=(output.parent,),
             on_output=on_output,
         )
@@ -302,19 +309,6 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
     executor = Executor(store, output or Output(Mode.QUIET), logs=cook_home() / "logs")
     with executor.steps:
         return executor.make(step).file(MODEL_FILE)
-
-
-def _environment() -> dict[str, str]:
-    return {
-        **engine_environment(),
-        # The home is an empty one; packages installed with `pip --user` are not there.
-        "PYTHONUSERBASE": site.getuserbase(),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
 
 
 def _failed(converter: Converter, result: ProcessResult) -> CookError:

@@ -28,14 +28,19 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
-from cook.graph.cost import COMPUTE_BYTES_S, READ_BYTES_S, Cost
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import COMPUTE_BYTES_S, READ_BYTES_S, Cost, Input, JsonValue, Step, Workbench
 from cook.scoring.batch_curve import BatchCurve
 from cook.steps.live import Timed, Watch
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
 from cook.steps.trace import Trace, TraceStep, read_trace
-from cook.steps.work import computed_bytes, head_bytes, model_bytes, read_bytes, wide
+from cook.steps.work import (
+    Phase,
+    computed_bytes,
+    head_bytes,
+    model_bytes,
+    model_path,
+    read_bytes,
+    wide,
+)
 
 R = TypeVar("R")
 K = TypeVar("K")

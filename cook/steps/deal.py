@@ -26,15 +26,12 @@ from cook.engines.process.system import anonymous_bytes
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.errors import StepError
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Needs, Step, Workbench, decode
+from cook.graph.step import Cost, Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import PromptRun
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, LiveStep, Watch
-from cook.steps.made_model import made_bytes
-from cook.steps.phase import Phase
-from cook.steps.work import model_bytes
+from cook.steps.work import Phase, made_bytes, model_bytes
 from cook.units import plural
 
 REST_S = 0.1
@@ -301,20 +298,19 @@ class _Block:
                 disturbed = {run.id for run in ran if run.disturbed}
                 again = [prompt for prompt in prompts if prompt.id in disturbed]
                 for prompt in again[: math.ceil(AGAIN_SHARE * len(prompts))]:
-                    self._again(seats, prompt)
+                    # Of the two times the less disturbed one counts.
+                    before = [
+                        (seat, seat.runs[prompt.id]) for seat in seats if prompt.id in seat.runs
+                    ]
+                    self._to_all(seats, prompt, first=False)
+                    after = [seat.runs[prompt.id] for seat, _ in before]
+                    if _most_cores(after) > _most_cores(run for _, run in before):
+                        for seat, run in before:
+                            seat.runs[prompt.id] = run
         finally:
             for seat in seats:
                 seat.close()
         return True
-
-    def _again(self, seats: Sequence[_Seat], prompt: Prompt) -> None:
-        """Deal ``prompt`` once more; of the two times the less disturbed one counts."""
-        before = [(seat, seat.runs[prompt.id]) for seat in seats if prompt.id in seat.runs]
-        self._to_all(seats, prompt, first=False)
-        after = [seat.runs[prompt.id] for seat, _ in before]
-        if _most_cores(after) > _most_cores(run for _, run in before):
-            for seat, run in before:
-                seat.runs[prompt.id] = run
 
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])

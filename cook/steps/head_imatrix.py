@@ -20,11 +20,9 @@ from cook.formats.gguf import TensorInfo, header_if_there, read_gguf
 from cook.formats.gguf_writer import write_copy
 from cook.formats.heads import head_alone, head_of
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, coverage, read_imatrix, write_gguf
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import CORPUS_FILE, ImatrixOutcome, ImatrixStep, Otherwise
-from cook.steps.phase import Phase
-from cook.steps.work import CHUNK_TOKENS, head_bytes, text_cost
+from cook.steps.work import CHUNK_TOKENS, Phase, head_bytes, text_cost
 
 _WITHOUT_ENTRY = (".embed_tokens.", "ffn_gate_inp", "_norm", "enorm", "hnorm")
 """In the names of a block's tensors that are not multiplied, or never quantized."""

@@ -20,16 +20,13 @@ from cook.errors import StepError
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import ReplyHead, TraceFile
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import Cost, Input, JsonValue, Step, Workbench
 from cook.graph.store import Artifact
 from cook.scoring.simulate import Positions
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
 from cook.steps.replay import reply_ends
 from cook.steps.target_rows import RowsStep, read_rows, rows_of
 from cook.steps.trace import TRACE_FILE, Trace, read_trace
-from cook.steps.work import head_bytes, model_bytes
+from cook.steps.work import Phase, head_bytes, model_bytes, model_path
 
 HEAD_FILE = "head.npz"
 WAVE = 32

@@ -14,11 +14,9 @@ from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import coverage, entry_for, read_imatrix, with_experts
 from cook.formats.quant_types import Flavour
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
-from cook.steps.phase import Phase
+from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
 from cook.steps.trace import Trace, read_trace
-from cook.steps.work import BYTES_A_TOKEN, text_cost
+from cook.steps.work import BYTES_A_TOKEN, Phase, text_cost
 from cook.trace.compatible import require_draft
 
 _SEPARATOR = "\n\n"
@@ -92,7 +90,13 @@ class ImatrixStep(Step[ImatrixOutcome]):
             share = outcome.expert_coverage
             if (share is None or share >= self.minimum_coverage) and not outcome.skipped:
                 break
-            short = self._shortfall(outcome)
+            seen = outcome.expert_coverage
+            short = f"{outcome.experts_covered} of {outcome.experts_total} experts have data"
+            if seen is not None:
+                short += f" ({seen:.1%}, asked for {self.minimum_coverage:.0%})"
+            if outcome.skipped:
+                short += f"; {len(outcome.skipped)} tensors have no data at all, e.g. "
+                short += outcome.skipped[0]
             if self.otherwise == "fail":
                 raise StepError(
                     f"{self.label}: {short}",
@@ -144,16 +148,6 @@ class ImatrixStep(Step[ImatrixOutcome]):
             experts_covered=sum(entry.usable(flavour) for entry in experts),
             skipped=tuple(t.name for t in absent),
         )
-
-    def _shortfall(self, outcome: ImatrixOutcome) -> str:
-        share = outcome.expert_coverage
-        text = f"{outcome.experts_covered} of {outcome.experts_total} experts have data"
-        if share is not None:
-            text += f" ({share:.1%}, asked for {self.minimum_coverage:.0%})"
-        if outcome.skipped:
-            text += f"; {len(outcome.skipped)} tensors have no data at all, e.g. "
-            text += outcome.skipped[0]
-        return text
 
 
 @dataclass(frozen=True)

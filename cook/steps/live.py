@@ -22,19 +22,18 @@ from cook.errors import StepError
 from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import Cost, Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
-from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
-from cook.steps.splice_head import SpliceHeadStep
+from cook.record.record import TOLERATED_CORES, PromptRun
+from cook.steps.copies import SpliceHeadStep
 from cook.steps.work import (
     TOKENS_A_CYCLE,
+    Phase,
     computed_bytes,
     context_bytes,
     head_bytes,
     model_bytes,
+    model_path,
     prompt_tokens,
     read_bytes,
     wide,

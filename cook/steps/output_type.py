@@ -1,8 +1,8 @@
 """Step: a ready draft with its output tensor in another type.
 
 One tensor is quantized, by the engine's library and as a piece like any other
-(:mod:`cook.steps.tensors`); :mod:`cook.formats.output_tensor` says what the file is. Where the file
-system shares blocks the rest of it takes no room.
+(:mod:`cook.steps.quantize`); :mod:`cook.formats.output_tensor` says what the file is. Where the
+file system shares blocks the rest of it takes no room.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at
 from cook.formats.output_tensor import OUTPUT, output_tensor, require_output_type
 from cook.formats.quant_types import by_name
 from cook.formats.splice import QUANTIZATION_VERSION
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Source, Workbench
-from cook.steps.made_model import MODEL_FILE, ModelStep, written_model
-from cook.steps.tensors import make_tensors, seconds_a_weight
+from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
+from cook.steps.quantize import make_tensors, seconds_a_weight
+from cook.steps.work import MODEL_FILE, ModelStep, written_model
 
 _BASE = "Q8_0"
 """Of the command that a report shows: mainline reads rules under quantized base types alone."""

@@ -16,17 +16,18 @@ from cook.errors import InputError
 from cook.formats.arrays import Floats, Floats32, Ids
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
-from cook.graph.cost import Cost
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import Cost, Input, JsonValue, Step, Workbench
 from cook.graph.store import Artifact
-from cook.scoring.chains import chain_distribution
 from cook.scoring.ngram import NgramRequest
-from cook.scoring.sampled import ExpectedReply, SampledReply, acceptance_probabilities
+from cook.scoring.sampled import (
+    ExpectedReply,
+    SampledReply,
+    acceptance_probabilities,
+    chain_distribution,
+)
 from cook.scoring.simulate import Positions, positions_of
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
 from cook.steps.trace import TRACE_FILE, Trace, read_trace
-from cook.steps.work import computed_bytes, model_bytes, read_bytes
+from cook.steps.work import Phase, computed_bytes, model_bytes, model_path, read_bytes
 from cook.trace.compatible import require_draft
 
 REPLAY_FILE = "replay.npz"
@@ -187,7 +188,22 @@ def replayed(
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(trace):
             if step.wants(reply.head.id):
-                yield reply, _replay_of(arrays, index, step)
+                rolled = {name: f"{index}.{stored}" for name, stored in _ROLLOUTS.items()}
+                rollouts = None
+                if step.rollout_steps:
+                    rollouts = Rollouts(**{name: arrays[stored] for name, stored in rolled.items()})
+                yield (
+                    reply,
+                    Replay(
+                        **{name: arrays[f"{index}.{name}"] for name in _BY_TOKEN},
+                        top_ids=arrays[f"{index}.top_ids"] if step.top else None,
+                        top_logits=arrays[f"{index}.top_logits"] if step.top else None,
+                        divergence=None,
+                        rollouts=rollouts,
+                        decode_ns=0,
+                        reduce_ns=0,
+                    ),
+                )
 
 
 def likeliest(replay: Artifact) -> Callable[[int], TopLogp]:
@@ -343,19 +359,3 @@ def _columns(found: Replay) -> dict[str, Any]:
     if found.rollouts is not None:
         columns |= {stored: getattr(found.rollouts, name) for name, stored in _ROLLOUTS.items()}
     return columns
-
-
-def _replay_of(arrays: Mapping[str, Any], index: int, step: ReplayStep) -> Replay:
-    rolled = {name: f"{index}.{stored}" for name, stored in _ROLLOUTS.items()}
-    rollouts = None
-    if step.rollout_steps:
-        rollouts = Rollouts(**{name: arrays[stored] for name, stored in rolled.items()})
-    return Replay(
-        **{name: arrays[f"{index}.{name}"] for name in _BY_TOKEN},
-        top_ids=arrays[f"{index}.top_ids"] if step.top else None,
-        top_logits=arrays[f"{index}.top_logits"] if step.top else None,
-        divergence=None,
-        rollouts=rollouts,
-        decode_ns=0,
-        reduce_ns=0,
-    )

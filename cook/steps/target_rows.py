@@ -18,12 +18,9 @@ from cook.errors import StepError
 from cook.formats.arrays import Floats32
 from cook.formats.gguf import header_if_there
 from cook.formats.trace_file import Reply
-from cook.graph.cost import Cost
-from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.steps.made_model import model_path
-from cook.steps.phase import Phase
+from cook.graph.step import Cost, JsonValue, Source, Step, Workbench
 from cook.steps.trace import Trace, read_trace
-from cook.steps.work import computed_bytes, model_bytes
+from cook.steps.work import Phase, computed_bytes, model_bytes, model_path
 from cook.units import size
 
 ROWS_FILE = "rows.npz"

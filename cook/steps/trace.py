@@ -12,13 +12,12 @@ from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.cost import Cost
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Cost, JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
-from cook.steps.phase import Phase
 from cook.steps.work import (
     CHUNK_TOKENS,
+    Phase,
     computed_bytes,
     context_bytes,
     prompt_tokens,

@@ -1,7 +1,7 @@
 """Steps: replay and time mixes of types on a stored trace without keeping their files.
 
 A search looks at hundreds of mixes that differ in a few tensors, and keeps none. So a mix is put
-together of quantized tensors that lie in the store (:mod:`cook.steps.tensors`), blocks shared
+together of quantized tensors that lie in the store (:mod:`cook.steps.quantize`), blocks shared
 where the file system can, replayed, and gone: what stays is the replay. The worker that replays
 one takes the next.
 
@@ -22,9 +22,9 @@ from typing import ClassVar
 from cook.engines.base import Engine
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.steps.curve import CurveOutcome, CurveStep
-from cook.steps.phase import Phase
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayOutcome, ReplayStep, likeliest
+from cook.steps.work import Phase
 
 TOP = 32
 """Of 2,048 tokens of the demo's vocabulary they have all but some thousandths of the

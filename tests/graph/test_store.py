@@ -189,7 +189,7 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
             put(store, {"a": 1})
         os._exit(0)
     os.read(reader, 1)
-    from cook.graph.key import key_of
+    from cook.graph.store import key_of
 
     with store.locked("quantize", "k"):
         assert store.find("quantize", key_of({"a": 1})) is not None

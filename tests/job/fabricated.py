@@ -26,14 +26,19 @@ from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Entry, Store
 from cook.output import Mode, Output
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
-from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, RecountOutcome
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import (
+    CompareOutcome,
+    ControlOutcome,
+    Difference,
+    PromptRun,
+    RecountOutcome,
+)
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.memory import MemoryOutcome, MemoryStep
+from cook.steps.quality import MemoryOutcome, MemoryStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
 from tests.traces import server_header

@@ -13,10 +13,8 @@ from cook.errors import InputError, StepError
 from cook.graph.store import Store
 from cook.job.assemble import by_cause
 from cook.job.run import Built
-from cook.record.measured import PromptFigures
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Record, read_record
-from cook.scoring.figures import figures
+from cook.record.record import Candidate, Objective, PromptFigures, Record, read_record
+from cook.scoring.compare import figures
 from cook.steps.deal import DealOutcome
 from tests.job.fabricated import World, source
 from tests.job.whole import Building

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cook.graph.execute import Outcomes
 from cook.job.counts import acceptance_deviation, acceptance_floor, replayed, rival_counts
-from cook.job.dealing import Dealing
+from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.record.record import CandidateKey, Record
 from cook.steps.deal import Dealt

@@ -12,7 +12,7 @@ from cook.formats.quant_types import Flavour
 from cook.job.forecast import Forecaster
 from cook.job.layout import ForecastPlan
 from cook.record.record import CandidateKey
-from cook.scoring.figures import figures
+from cook.scoring.compare import figures
 from cook.scoring.ngram import NgramServer
 from cook.scoring.price import Forecast
 from cook.scoring.simulate import Positions, Profile, simulate

@@ -15,7 +15,7 @@ from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.job import lay_score
 from cook.job.counts import acceptance_deviation, rival_counts
-from cook.job.dealing import Dealing
+from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
 from cook.record.record import Record

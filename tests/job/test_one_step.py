@@ -29,7 +29,7 @@ from cook.job.one_step import (
 from cook.job.plan import Planned, Reason, State
 from cook.job.prepare import Prepared
 from cook.output import Mode, Output
-from cook.steps.tensors import KIND as TENSOR
+from cook.steps.quantize import KIND as TENSOR
 from tests.attacks.builds import SMALL
 from tests.builds import TINY
 from tests.job.laid_out import layout

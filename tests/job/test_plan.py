@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cook.graph.cost import READ_BYTES_S
-from cook.job import machine_pace
+from cook.graph.step import READ_BYTES_S
+from cook.job import plan as machine_pace
 from cook.job.plan import LATER, plan, show_plan
 from cook.job.prepare import prepare
 from cook.output import Mode, Output
 from cook.scoring.compare import START
-from cook.steps.phase import Phase
+from cook.steps.work import Phase
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("bundled")]
 

@@ -11,7 +11,7 @@ from cook.formats.gguf import read_gguf
 from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.job.counts import rival_counts
-from cook.job.dealing import Dealing
+from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
 from cook.output import Mode, Output

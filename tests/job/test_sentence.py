@@ -11,9 +11,7 @@ import pytest
 from cook.engines.base import DraftSettings
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.job.sentence import nothing_qualifies, pick_sentence
-from cook.record.measured import Figures, Interval, Prediction
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Excluded, Pick
+from cook.record.record import Candidate, Excluded, Figures, Interval, Objective, Pick, Prediction
 from tests.bare_records import CANDIDATE
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cook.formats.quant_types import Flavour
-from cook.job.dealing import Dealing
+from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.times import UNPRICED, TimedPlan
-from cook.scoring.figures import figures
+from cook.scoring.compare import figures
 from tests.job.fabricated import Fabrication, FakeEngine, World
 from tests.job.laid_out import layout
 from tests.job.test_forecast import ALL, forecaster, speeds

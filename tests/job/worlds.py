@@ -22,8 +22,7 @@ import tests.job.laid_out as laid_out
 import tests.job.whole as whole
 from cook.engines.base import DraftSettings
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
-from cook.record.prompt_runs import PromptRun
-from cook.record.record import Record
+from cook.record.record import PromptRun, Record
 from cook.scoring.simulate import Positions, Profile, Simulation, simulate
 from cook.steps.curve import CurveOutcome
 from cook.steps.deal import DealOutcome, DealStep, DealtServer

@@ -22,8 +22,7 @@ from cook.nightly.gates import Judgement, Verdict, judge
 from cook.nightly.history import History
 from cook.nightly.night import Night, night_of
 from cook.nightly.pipeline import GatesSpec
-from cook.record.measured import PromptFigures, Quality, ReplayedPrompts
-from cook.record.record import Draft, Pick
+from cook.record.record import Draft, Pick, PromptFigures, Quality, ReplayedPrompts
 from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 Array = npt.NDArray[Any]

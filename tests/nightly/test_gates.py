@@ -14,8 +14,7 @@ from cook.nightly.gates import Judgement, Verdict, judge
 from cook.nightly.history import History, ReferenceNights
 from cook.nightly.night import Night
 from cook.nightly.pipeline import GatesSpec
-from cook.record.measured import Quality
-from cook.record.record import Candidate, Excluded
+from cook.record.record import Candidate, Excluded, Quality
 from tests.nightly.nights import (
     Harm,
     Series,

@@ -9,8 +9,7 @@ import pytest
 
 from cook.errors import InputError
 from cook.nightly.night import changed_since, conditions_changed, night_of
-from cook.record.measured import ReplayedPrompts
-from cook.record.record import Candidate, Record
+from cook.record.record import Candidate, Record, ReplayedPrompts
 from tests.cli.test_sweep import record
 
 PLAIN, DRAFTED = record("2026-11-20T02:00:00Z").candidates

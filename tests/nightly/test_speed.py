@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.nightly.speed import StartError, speed_change, start_error
-from cook.record.measured import PromptFigures
+from cook.record.record import PromptFigures
 from cook.scoring.compare import START
 from tests.nightly.nights import Series, World
 

@@ -11,34 +11,31 @@ from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.job.sentence import pick_sentence
 from cook.provenance import Machine
-from cook.record.measured import (
-    DraftSpeed,
-    ImatrixCoverage,
-    LayerCoverage,
-    OutputCheck,
-    Prediction,
-    Quality,
-    Rejection,
-    SlotSpeed,
-    TypeSpan,
-)
-from cook.record.objective import Objective
-from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
     ChainFigures,
     Draft,
+    DraftSpeed,
     Excluded,
     Factors,
+    ImatrixCoverage,
+    LayerCoverage,
+    Objective,
+    OutputCheck,
     Pick,
+    Prediction,
+    PromptRun,
+    Quality,
     Record,
+    Rejection,
     SampledChain,
+    SlotSpeed,
     StepRecord,
+    TypeSpan,
 )
-from cook.scoring.compare import interval
-from cook.scoring.figures import by_category, by_prompt, figures
+from cook.scoring.compare import by_category, by_prompt, figures, interval
 from tests.bare_records import DRAFT, RECORD
 
 CATEGORIES = ("docstring", "prose", "class")

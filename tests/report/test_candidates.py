@@ -7,8 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from cook.record.objective import Objective
-from cook.record.record import Candidate
+from cook.record.record import Candidate, Objective
 from cook.report.candidates import (
     FIRST,
     SHOWN,

@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 
 from cook.engines.ngram_settings import NgramSettings, NgramType
-from cook.record.measured import PromptFigures
-from cook.record.record import Record, write_record
+from cook.record.record import PromptFigures, Record, write_record
 from cook.report import speedups
 from cook.report.candidates import section as candidates_section
 from cook.report.card import CardFacts, card

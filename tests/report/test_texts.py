@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.record.measured import Quality
+from cook.record.record import Quality
 from cook.report.texts import (
     clipped,
     counts,
@@ -20,7 +20,7 @@ from cook.report.texts import (
     tokens_per_s,
     with_error,
 )
-from cook.scoring.figures import figures
+from cook.scoring.compare import figures
 from tests.report.records import requests
 
 ACTING = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")

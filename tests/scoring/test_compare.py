@@ -13,21 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.record.objective import Objective
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import Objective, PromptRun
 from cook.scoring.compare import (
     FORECAST,
     START,
     Row,
     Standings,
     common,
+    figures,
     interval,
     log_ratio,
     paired,
     standings,
     student_quantile,
 )
-from cook.scoring.figures import figures
 
 WHOLE, DECODE, COUNTS = (
     Objective.END_TO_END_SPEED,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import PromptRun
 from cook.scoring.batch_curve import BatchCurve, Timings, with_prompt_time_separated
-from cook.scoring.figures import by_category
+from cook.scoring.compare import by_category
 from cook.scoring.iid import break_even
 from cook.scoring.price import price
 from cook.scoring.simulate import Positions, Profile, simulate

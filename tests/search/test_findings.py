@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cook.record.search_record import ReplayedMix
-from cook.scoring.kappa import WholeMix
+from cook.scoring.fits import WholeMix
 from cook.search.findings import acceptance_law, described
 from cook.search.ledger import Ledger
 from cook.search.sensitivity import Sensitivity

@@ -9,7 +9,7 @@ import pytest
 
 from cook.record.search_record import Family, Finalist
 from cook.scoring.compare import FEWEST_PROMPTS
-from cook.scoring.noise import LogSpread
+from cook.scoring.fits import LogSpread
 from cook.search.evaluate import Replies
 from cook.search.judge import MARGIN, Contender, Judged, effect, judge
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.graph.store import Store
-from cook.record.objective import Objective
+from cook.record.record import Objective
 from cook.record.search_record import SearchRecord
 from cook.report.search_show import shown_search
 from cook.search.judge import MARGIN

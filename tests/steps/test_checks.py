@@ -20,8 +20,7 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply
 from cook.graph.step import Source, source
 from cook.prompts.prompt_set import Prompt
-from cook.record.outcomes import Difference, RecountOutcome
-from cook.record.prompt_runs import PromptRun
+from cook.record.record import Difference, PromptRun, RecountOutcome
 from cook.scoring.simulate import Profile
 from cook.steps import checks
 from cook.steps.checks import (

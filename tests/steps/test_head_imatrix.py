@@ -23,8 +23,8 @@ from cook.graph.execute import Outcomes
 from cook.graph.step import source
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.imatrix import ImatrixStep, Otherwise
-from cook.steps.made_model import model_paths
 from cook.steps.quantize import QuantizeStep
+from cook.steps.work import model_paths
 from tests.engines.tiny_heads import EXPERTS, FFN, HEADS, WIDTH, write_tiny_heads
 from tests.steps.test_quantize import require_same
 from tests.workbench import run, workbench

@@ -25,7 +25,7 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
-from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
+from cook.record.record import TOLERATED_CORES, PromptRun
 from cook.steps import live
 from cook.steps.deal import DealStep
 from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch

@@ -17,11 +17,11 @@ from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.graph.step import source
 from cook.paths import demo_dir
-from cook.steps.made_model import MODEL_FILE
-from cook.steps.memory import MemoryStep
+from cook.steps.copies import ReduceStep
 from cook.steps.output_type import OutputTypeStep
-from cook.steps.reduce import ReduceStep
-from cook.steps.tensors import KIND
+from cook.steps.quality import MemoryStep
+from cook.steps.quantize import KIND
+from cook.steps.work import MODEL_FILE
 from tests.workbench import run
 from tools.random_model import Shape, write_random_model
 

@@ -28,9 +28,8 @@ from cook.graph.step import source
 from cook.graph.store import Store
 from cook.paths import demo_dir
 from cook.recipe.rules import quantizable
-from cook.steps.made_model import MODEL_FILE, model_paths
-from cook.steps.quantize import QuantizeStep
-from cook.steps.tensors import KIND
+from cook.steps.quantize import KIND, QuantizeStep
+from cook.steps.work import MODEL_FILE, model_paths
 from tests.workbench import run as run_steps
 from tests.workbench import workbench
 from tools.random_model import Shape, write_random_model

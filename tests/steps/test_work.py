@@ -10,12 +10,11 @@ import pytest
 from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.reduction import Reduction
-from cook.graph.cost import READ_BYTES_S
-from cook.graph.step import Needs, Source
+from cook.graph.step import READ_BYTES_S, Needs, Source
 from cook.prompts.prompt_set import Prompt
+from cook.steps.copies import ReduceStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.quantize import QuantizeStep
-from cook.steps.reduce import ReduceStep
 from cook.steps.trace import TraceStep
 from cook.steps.work import computed_bytes, read_bytes
 from tests.job.fabricated import source

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cook.record.measured import Figures
-from cook.record.record import Record
+from cook.record.record import Figures, Record
 from cook.report.canvas import LEGEND_LABEL, Plot, Sheet, label
 from cook.report.compared import at_common_setting, drawn, kind_of, order_of, picked_draft
 from cook.report.document import Section, figures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cook.record.measured import SlotSpeed
-from cook.record.record import Record
+from cook.record.record import Record, SlotSpeed
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import picked
 from cook.report.document import Section, Text, figures

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cook.record.objective import Objective
-from cook.record.record import Candidate, Record
+from cook.record.record import Candidate, Objective, Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.document import Cells, Section, Text, figures
 from cook.report.speedups import DECODE, WHOLE, factor_notes, positive, runs_of
 from cook.report.texts import tokens_per_s
-from cook.scoring.figures import figures as figures_of
+from cook.scoring.compare import figures as figures_of
 from cook.units import number
 
 TITLE = "Predicted and live"

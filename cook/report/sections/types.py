@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cook.record.measured import TypeSpan
-from cook.record.record import Record
+from cook.record.record import Record, TypeSpan
 from cook.report.compared import best_of_each, kind_of, label_of, not_drawn, picked_draft
 from cook.report.document import Cells, Section, figures
 from cook.report.layer_map import LayerCell, map_plot, shade_of
