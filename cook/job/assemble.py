@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -82,7 +82,7 @@ def assemble(
         for forecaster in decision.forecasters.values():
             drawn |= rejection(forecaster)
         candidates = tuple(
-            _checked(_with_rejection(one, drawn), configuration, layouts, decision, outcomes)
+            _checked(one, configuration, layouts, decision, outcomes, drawn.get(one.key))
             for one, configuration in zip(found, configurations, strict=True)
         )
     timings = _timings(layouts, outcomes, decision, parallel)
@@ -133,21 +133,18 @@ def _plans(layouts: Sequence[Layout]) -> list[ForecastPlan]:
     return [layout.forecast for layout in layouts if layout.forecast is not None]
 
 
-def _with_rejection(one: Candidate, drawn: Mapping[CandidateKey, Rejection]) -> Candidate:
-    if one.predicted is None:
-        return one
-    return replace(one, predicted=replace(one.predicted, rejection=drawn.get(one.key)))
-
-
 def _checked(
     one: Candidate,
     configuration: Configuration,
     layouts: Sequence[Layout],
     decision: Decision,
     outcomes: Outcomes,
+    drawn: Rejection | None,
 ) -> Candidate:
     """A candidate with how its server runs, and what was checked of its live requests."""
     key, live = one.key, configuration.live
+    if one.predicted is not None:
+        one = replace(one, predicted=replace(one.predicted, rejection=drawn))
     one = replace(
         one,
         reason=_why_not_live(configuration, decision) if one.live is None else None,
@@ -283,7 +280,12 @@ def _warnings(
     found = {name: broken_head(right[name], count) for name, count in drafts.items()}
     warnings += [f"{name}: {what}" for name, what in found.items() if what is not None]
     warnings += _unforeseen(candidates)
-    warnings += _contention(timings)
+    if cores := [one.others_cores for one in timings if one.warnings]:
+        warnings.append(
+            f"{len(cores)} of {len(timings)} timings were disturbed: other programs kept up to "
+            f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
+            "(`--remeasure` on an idle machine measures again)"
+        )
     return tuple(dict.fromkeys(warnings))
 
 
@@ -348,18 +350,6 @@ def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
     return [
         f"forecast speedups were far from live ones ({some(found, NAMED)}): what did not run may "
         "be as far from its forecast (`method: live` runs every candidate)"
-    ]
-
-
-def _contention(timings: Sequence[Any]) -> list[str]:
-    """One warning for all timings that other programs disturbed."""
-    cores = [one.others_cores for one in timings if one.warnings]
-    if not cores:
-        return []
-    return [
-        f"{len(cores)} of {len(timings)} timings were disturbed: other programs kept up to "
-        f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
-        "(`--remeasure` on an idle machine measures again)"
     ]
 
 

@@ -325,8 +325,7 @@ class Decision:
                         self._leave_out([f"live requests of {prompts}"])
                     return
             if number == 0:
-                # Candidates without a forecast, in groups, each with no draft and the leader so
-                # far.
+                # Candidates without a forecast, in groups, each with no draft and the leader.
                 going_on = True
                 while going_on:
                     known = {*self.dealing.runs, *self.dealing.failed, *self.forecasts}
@@ -334,7 +333,11 @@ class Decision:
                     group = rest[: self.dealing.seats - len(self._leader())]
                     going_on = bool(rest) and self._extra(group, rest)
                 self._remembering()
-                passes = max(repeats, min(MOST_LOOKS, self._affordable()))
+                # So many, whole or begun, as the budget allows for three candidates.
+                three = self._seated()[: len(self.baselines) + 2]
+                block_s = max(self.dealing.estimate(three, block) for block in self.blocks)
+                more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
+                passes = max(repeats, min(MOST_LOOKS, 1 + math.ceil(more / len(self.blocks))))
                 self.looks = passes - repeats + 1  # fixed before the first look
             number += 1
             over = self.standings is None or self.decided or not self.objective.timed
@@ -459,13 +462,6 @@ class Decision:
         before = [c for c in before if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
         if asking := [*alone[:1], *before[:1]]:
             self._extra(asking, asking)
-
-    def _affordable(self) -> int:
-        """Passes over the prompts, whole or begun, that the budget allows for three candidates."""
-        seated = self._seated()[: len(self.baselines) + 2]
-        block_s = max(self.dealing.estimate(seated, block) for block in self.blocks)
-        more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
-        return 1 + math.ceil(more / len(self.blocks))
 
     def exclude(self) -> None:
         """Name those that may not win: their server died, nothing could be forecast of them where

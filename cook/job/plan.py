@@ -460,8 +460,16 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     if planned.later:
         typical = any(p.later for p in planned.phases) and not steps
         output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
-    for line in _totals(planned):
-        output.say(line)
+    later = [s for s in planned.later_steps if s.state is State.RUN]
+    text = f"{len(running)} of {len(planned.steps)} steps would run"
+    output.say(text + (f", {_about(running)}" if running else ""))
+    if running and later:
+        output.say(f"in all {_about([*running, *later])}")
+    guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
+    if guessed:
+        output.say(f"times reckoned {'; '.join(guessed)}")
+    if planned.dealing is not None and planned.budget_minutes is not None:
+        output.say(f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs")
     for need in planned.needs:
         line = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
         line += f", has {size(need.available_bytes) or 'unknown'}"
@@ -532,21 +540,6 @@ def _show_reads(reads: Sequence[DraftReads], output: Output) -> None:
     output.table(rows, ["draft", *right("a token reads", *_READ_COLUMNS)])
     if len(found) > READS_SHOWN:
         output.say(f"and {plural(len(found) - READS_SHOWN, 'more draft')}: --json has all")
-
-
-def _totals(planned: Plan) -> Iterator[str]:
-    """How many steps, how long, how many loads, and what the live budget buys."""
-    running = [s for s in planned.steps if s.state is State.RUN]
-    later = [s for s in planned.later_steps if s.state is State.RUN]
-    text = f"{len(running)} of {len(planned.steps)} steps would run"
-    yield text + (f", {_about(running)}" if running else "")
-    if running and later:
-        yield f"in all {_about([*running, *later])}"
-    guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
-    if guessed:
-        yield f"times reckoned {'; '.join(guessed)}"
-    if planned.dealing is not None and planned.budget_minutes is not None:
-        yield f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs"
 
 
 def _about(steps: Sequence[Planned]) -> str:

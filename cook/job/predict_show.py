@@ -341,7 +341,17 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
             yield f"{NOT_WORTH_IT}: {line}" if gains and max(gains) <= 1 else line
     for draft in whole.drafts:
         if draft.parallel and bare:
-            yield _in_parallel(draft, bare)
+            # Drafting while the target verifies, on a device of the draft's own.
+            pearl, dsi = (one.decode_tokens_per_s / bare for one in draft.parallel)
+            now = (draft.settings[draft.best].figures.decode_speed or 0.0) / bare
+            one, many = draft.parallel
+            line = (
+                f"{draft.name} written during verification (no engine does; a device of its own, "
+                f"tokens travel in no time): PEARL n_max={one.n_max} {pearl:.2f}x no draft "
+                f"decoding, DSI with {plural(many.servers, 'target server')} {dsi:.2f}x; as it is, "
+                f"{now:.2f}x"
+            )
+            yield line if max(pearl, dsi) > max(now, 1) else f"{NOT_WORTH_IT}: {line}"
 
 
 def _span(low: float | None, high: float | None) -> str:
@@ -350,19 +360,6 @@ def _span(low: float | None, high: float | None) -> str:
         return "nothing"
     ends = dict.fromkeys(f"{100 * end:.1f}" for end in (low, high))
     return f"{' to '.join(ends)}%"
-
-
-def _in_parallel(draft: DraftPrediction, bare: float) -> str:
-    """Drafting while the target verifies, on a device of the draft's own; ``bare`` as above."""
-    pearl, dsi = (one.decode_tokens_per_s / bare for one in draft.parallel)
-    now = (draft.settings[draft.best].figures.decode_speed or 0.0) / bare
-    one, many = draft.parallel
-    line = (
-        f"{draft.name} written during verification (no engine does; a device of its own, tokens "
-        f"travel in no time): PEARL n_max={one.n_max} {pearl:.2f}x no draft decoding, DSI with "
-        f"{plural(many.servers, 'target server')} {dsi:.2f}x; as it is, {now:.2f}x"
-    )
-    return line if max(pearl, dsi) > max(now, 1) else f"{NOT_WORTH_IT}: {line}"
 
 
 def _show_typed(request: PredictRequest, out: Output) -> None:
