@@ -36,7 +36,7 @@ def ls(
       cook store ls --kind tensor
       cook store ls --json | jq '[.artifacts[].size_bytes] | add'
     """
-    from cook.steps.quantize import KIND
+    from cook.steps.quantize import TENSOR_KIND
 
     store = _store()
     users = store.users()
@@ -57,7 +57,7 @@ def ls(
             ],
         }
     )
-    tensors = [a for a in artifacts if a.kind == KIND and kind is None]
+    tensors = [a for a in artifacts if a.kind == TENSOR_KIND and kind is None]
     rows = []
     for a in artifacts:
         if a not in tensors:
@@ -68,7 +68,7 @@ def ls(
         size, newest = sum(a.size_bytes for a in tensors), max(a.created for a in tensors)
         unused = sum(a.key not in users for a in tensors)
         label = units.plural(len(tensors), "tensor") + (f", {unused} of no model" if unused else "")
-        rows.append((KIND, "", units.size(size), newest, label))
+        rows.append((TENSOR_KIND, "", units.size(size), newest, label))
     out.table(rows, ("kind", "key", *right("size"), "made", "label"))
     out.say(f"{units.plural(len(artifacts), 'artifact')}, {units.size(total)} in {store.root}")
 

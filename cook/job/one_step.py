@@ -23,7 +23,7 @@ from cook.job.plan import Plan, State, plan
 from cook.job.prepare import Prepared, prepare
 from cook.output import Output, printable
 from cook.paths import cook_home
-from cook.steps import quantize as tensors
+from cook.steps.quantize import TENSOR_KIND
 from cook.units import duration, plural, size
 
 SHOWN = 16
@@ -216,7 +216,7 @@ class UsedArtifacts:
 
     def covers(self, artifact: Artifact) -> bool:
         """Whether a build may use it."""
-        if artifact.kind == tensors.KIND:
+        if artifact.kind == TENSOR_KIND:
             return artifact.key_parts.get("inputs", {}).get("source") in self.sources
         return artifact.key in self.keys
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -145,8 +146,8 @@ def fit_decode(fitted: Sequence[TimedMix], held_out: Sequence[TimedMix]) -> Deco
         )
     if any(not mix.seconds > 0 for mix in (*fitted, *held_out)):
         raise InputError("a measured time is not positive")
-    priors = [_Prior(by_weights, pull) for by_weights in (False, True) for pull in PULLS]
-    law = _fit(fitted, min(priors, key=lambda prior: _left_out_decode_error(fitted, prior)))
+    priors = product((False, True), PULLS)
+    law = _fit(fitted, *min(priors, key=lambda prior: _left_out_decode_error(fitted, *prior)))
     if not held_out:
         return law
     off = [abs(decode_s(law, mix.read_bytes) / mix.seconds - 1) for mix in held_out]
@@ -159,32 +160,23 @@ def decode_s(law: DecodeLaw, read_bytes: Mapping[str, float]) -> float:
     return law.fixed_s + sum(slope * read for slope, read in slopes)
 
 
-@dataclass(frozen=True)
-class _Prior:
-    """What slopes are drawn to: one for all bytes, or for all weights; and how strongly."""
-
-    by_weights: bool
-    pull: float
-
-    def amount(self, kind: str) -> float:
-        """Of what has one slope, in a byte of this kind."""
-        return 8 / by_name(kind.removesuffix(ROUTED)).bpw if self.by_weights else 1.0
-
-
-def _left_out_decode_error(mixes: Sequence[TimedMix], prior: _Prior) -> float:
+def _left_out_decode_error(mixes: Sequence[TimedMix], by_weights: bool, pull: float) -> float:
     """Squared relative error of each mix by the fit of all others."""
-    laws = (_fit([*mixes[:n], *mixes[n + 1 :]], prior) for n in range(len(mixes)))
+    laws = (_fit([*mixes[:n], *mixes[n + 1 :]], by_weights, pull) for n in range(len(mixes)))
     return sum(
         (decode_s(law, mix.read_bytes) / mix.seconds - 1) ** 2
         for law, mix in zip(laws, mixes, strict=True)
     )
 
 
-def _fit(mixes: Sequence[TimedMix], prior: _Prior) -> DecodeLaw:
-    """Least squares of relative errors: first a constant and one slope, then a slope each kind,
-    pulled towards that one; nothing is below 0."""
+def _fit(mixes: Sequence[TimedMix], by_weights: bool, pull: float) -> DecodeLaw:
+    """Least squares of relative errors: first a constant and one slope, for all bytes or for all
+    weights, then a slope each kind, pulled towards that one so strongly; nothing is below 0."""
     kinds = sorted({kind for mix in mixes for kind in mix.read_bytes})
-    amounts = np.array([prior.amount(kind) for kind in kinds])
+    # Of what has one slope, in a byte of each kind.
+    amounts = np.array(
+        [8 / by_name(kind.removesuffix(ROUTED)).bpw if by_weights else 1.0 for kind in kinds]
+    )
     read_bytes = np.array([[mix.read_bytes.get(kind, 0.0) for kind in kinds] for mix in mixes])
     read = read_bytes * amounts
     seconds = np.array([mix.seconds for mix in mixes])
@@ -194,7 +186,7 @@ def _fit(mixes: Sequence[TimedMix], prior: _Prior) -> DecodeLaw:
     if common > 0:
         # In units of the common slope, so that a pull means the same for every model.
         rows = np.column_stack([np.ones(len(mixes)), read * common]) / seconds[:, None]
-        strength = np.sqrt(prior.pull)
+        strength = np.sqrt(pull)
         pulls = np.column_stack([np.zeros(len(kinds)), np.eye(len(kinds)) * strength])
         wanted = np.concatenate([np.ones(len(mixes)), np.full(len(kinds), strength)])
         fixed, *units = _at_least_nothing(np.vstack([rows, pulls]), wanted)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from cook.formats.arrays import Floats32
 
 
-KIND = "tensor"
+TENSOR_KIND = "tensor"
 MEMORY_SHARE = 0.25
 """Of the machine's memory, what quantizing may use by default."""
 SECONDS_A_WEIGHT = (
@@ -80,7 +80,7 @@ def tensor_piece(
     ``quantizer`` names whatever made it of these: :func:`quantizer_of`, or a publisher.
     """
     return Piece(
-        kind=KIND,
+        kind=TENSOR_KIND,
         label=f"{tensor.name} {type.name}",
         params={
             "tensor": tensor.name,

@@ -29,7 +29,7 @@ from cook.job.one_step import (
 from cook.job.plan import Planned, Reason, State
 from cook.job.prepare import Prepared
 from cook.output import Mode, Output
-from cook.steps.quantize import KIND as TENSOR
+from cook.steps.quantize import TENSOR_KIND
 from tests.attacks.builds import SMALL
 from tests.builds import TINY
 from tests.job.laid_out import layout
@@ -153,7 +153,7 @@ def test_sh_runs_what_is_printed_and_a_build_finds_it_all(
 
 def kept(folder: Path) -> dict[str, int]:
     """Keys of what steps have stored, and when each was made; tensors are no steps."""
-    steps = (a for a in Store(folder / "home" / "store").entries() if a.kind != TENSOR)
+    steps = (a for a in Store(folder / "home" / "store").entries() if a.kind != TENSOR_KIND)
     return {artifact.key: artifact.meta.stat().st_mtime_ns for artifact in steps}
 
 

@@ -20,7 +20,7 @@ from cook.paths import demo_dir
 from cook.steps.copies import ReduceStep
 from cook.steps.output_type import OutputTypeStep
 from cook.steps.quality import MemoryStep
-from cook.steps.quantize import KIND
+from cook.steps.quantize import TENSOR_KIND
 from cook.steps.work import MODEL_FILE
 from tests.workbench import run
 from tools.random_model import Shape, write_random_model
@@ -48,7 +48,7 @@ def require_head(home: Path, engine: Any, model: Path, type_name: str) -> None:
     subprocess.run(told, check=True, capture_output=True, env=dict(engine.environment()), cwd=home)
     assert data_of(file) == data_of(read_gguf(home / f"theirs-{type_name}.gguf"))
     assert outcomes.result(memory) is not None, outcomes.failures[memory.key].error
-    assert len(list((home / "store" / KIND).iterdir())) == len(list(home.glob("theirs-*")))
+    assert len(list((home / "store" / TENSOR_KIND).iterdir())) == len(list(home.glob("theirs-*")))
     assert run(home, step).ran == [], "it is stored"
 
 

@@ -28,7 +28,7 @@ from cook.graph.step import source
 from cook.graph.store import Store
 from cook.paths import demo_dir
 from cook.recipe.rules import quantizable
-from cook.steps.quantize import KIND, QuantizeStep
+from cook.steps.quantize import TENSOR_KIND, QuantizeStep
 from cook.steps.work import MODEL_FILE, model_paths
 from tests.workbench import run as run_steps
 from tests.workbench import workbench
@@ -293,7 +293,7 @@ def test_candidates_share_tensors_and_say_which(
     one, other = outcomes.artifact(first).pieces, outcomes.artifact(second).pieces
     assert len(one) == len(other) == len(first.shared_bytes())
     assert len(one - other) == sum("attn_" in n and t == "q4_K" for n, t in first.expected)
-    assert {a.key for a in store.entries() if a.kind == KIND} == one | other
+    assert {a.key for a in store.entries() if a.kind == TENSOR_KIND} == one | other
     users = store.users()
     assert [len(users[key]) for key in sorted(one & other)] == [2] * len(one & other)
     for step in (first, second):
