@@ -25,7 +25,7 @@ from cook.graph.step import Source, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.recipe.rules import quantizable
-from cook.steps.quantize import KIND, QuantizeStep
+from cook.steps.quantize import TENSOR_KIND, QuantizeStep
 from tools.random_model import Shape, write_random_model
 
 SHAPE = Shape(vocabulary=4096, width=1024, layers=3, hidden=1024, heads=8, kv_heads=8, experts=16)
@@ -116,7 +116,7 @@ def by_tensor(steps: Sequence[QuantizeStep], home: Path) -> Run:
             each_s.append(time.monotonic() - started)
             assert result is not None, "a random model can be quantized"
             peaks.append(result.peak_rss_bytes or 0)
-    tensors_s = sum(a.seconds for a in store.entries() if a.kind == KIND)
+    tensors_s = sum(a.seconds for a in store.entries() if a.kind == TENSOR_KIND)
     return Run(sum(each_s), tuple(each_s), tensors_s, max(peaks))
 
 
