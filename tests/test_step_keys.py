@@ -41,12 +41,12 @@ from cook.steps.convert import Converter, ConvertStep
 from cook.steps.copies import ReduceStep, SpliceHeadStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
+from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.output_type import OutputTypeStep
-from cook.steps.quality import DivergenceStep, MemoryStep, PerplexityStep
 from cook.steps.quantize import PublishedTensor, QuantizeStep
 from cook.steps.replay import ReplayStep
 from cook.steps.target_rows import RowsStep

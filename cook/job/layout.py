@@ -19,11 +19,11 @@ from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
+from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
 from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
-from cook.steps.quality import DivergenceStep, MemoryStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep

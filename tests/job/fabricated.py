@@ -37,8 +37,8 @@ from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
+from cook.steps.draft_quality import MemoryOutcome, MemoryStep
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.quality import MemoryOutcome, MemoryStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
 from tests.traces import server_header

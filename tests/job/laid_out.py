@@ -9,7 +9,7 @@ from typing import Any
 from cook.job.lay_score import as_rivals, lay_candidates, lay_forecast
 from cook.job.layout import DraftPlan, Layout
 from cook.recipe.schema import ScoreSpec
-from cook.steps.quality import MemoryStep
+from cook.steps.draft_quality import MemoryStep
 from cook.steps.trace import TraceStep
 from tests.job.fabricated import FakeEngine, prompt_set, source
 

@@ -22,7 +22,7 @@ from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import load_pipeline
 from cook.nightly.tonight import tonight
 from cook.output import Mode, Output
-from cook.steps.quality import MemoryStep
+from cook.steps.draft_quality import MemoryStep
 from cook.steps.quantize import QuantizeStep
 from tests import builds
 from tests.nightly.nights import Series, World

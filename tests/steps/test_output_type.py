@@ -18,8 +18,8 @@ from cook.formats.reduction import Reduction
 from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.steps.copies import ReduceStep
+from cook.steps.draft_quality import MemoryStep
 from cook.steps.output_type import OutputTypeStep
-from cook.steps.quality import MemoryStep
 from cook.steps.quantize import TENSOR_KIND
 from cook.steps.work import MODEL_FILE
 from tests.workbench import run

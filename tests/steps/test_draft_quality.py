@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cook.graph.step import Source
-from cook.steps.quality import DivergenceStep, PerplexityStep
+from cook.steps.draft_quality import DivergenceStep, PerplexityStep
 
 ENGINE: Any = SimpleNamespace(name="e")
 MODEL = Source(Path("/models/draft.gguf"), "sha256:aa", 1000)
