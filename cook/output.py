@@ -391,7 +391,8 @@ def write_line(stream: TextIO, text: str) -> None:
 
 def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(_writable(stream, text))
+        encoding = getattr(stream, "encoding", None) or "utf-8"  # of the C locale: ASCII
+        stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
         silence(stream)
@@ -432,12 +433,6 @@ def open_standard_streams() -> None:
 def _lines(text: str) -> str:
     """A notice: lines after the first are indented, so that no name forges one of cook's own."""
     return re.sub(r"\n(?!  )", "\n  ", printable(text, kept="\n"))
-
-
-def _writable(stream: TextIO, text: str) -> str:
-    """``text`` with what the stream cannot encode (C locale, lone surrogates) escaped."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, errors="backslashreplace").decode(encoding)
 
 
 def _bar(stream: TextIO, total: int, label: str) -> RichProgress:

@@ -58,7 +58,9 @@ class HubOrigin:
 def machine() -> Machine:
     """This machine, as the operating system describes it."""
     return Machine(
-        processor=_processor(),
+        processor=_stated(Path("/proc/cpuinfo"), "model name")
+        or platform.processor()
+        or platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}",
@@ -90,12 +92,6 @@ def _stated(path: Path, name: str) -> str | None:
             if key.strip() == name:
                 return value.strip()
     return None
-
-
-def _processor() -> str:
-    return (
-        _stated(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
-    )
 
 
 def _accelerators() -> tuple[str, ...]:

@@ -272,7 +272,7 @@ def _context_notes(tokens: int, scored: int, target: Path, draft: Path | None) -
             continue
         try:
             file = read_gguf(path)
-            trained = file.integer(f"{file.architecture}.context_length")
+            trained = file.number("context_length")
         except InputError:
             continue  # the server will say what is wrong with it
         if trained is not None and tokens > trained:

@@ -82,10 +82,6 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _longest_word(text: str) -> int:
-    return max((width_of(word) for word in text.split(" ")), default=0)
-
-
 def _least(cells: Sequence[str]) -> int:
     """Width of the widest word in a column of text."""
     lines = (line for cell in cells for line in wrapped(cell, 0, HANGING))
@@ -96,7 +92,7 @@ def _fitted(rows: Rows, columns: Sequence[Column], width: int) -> list[int] | No
     """Widths that add up to at most ``width``; None where no word may be left whole then."""
     least, widths = [], []
     for i, column in enumerate(columns):
-        title = _longest_word(column.title)
+        title = max(width_of(word) for word in column.title.split(" "))
         cells = [row[i] for row in rows]
         whole = max((width_of(cell) for cell in cells), default=0)
         least.append(max(title, _least(cells) if column.align == "left" else whole))

@@ -66,7 +66,8 @@ def _problem(details: ErrorDetails, locations: Locations, model: type[BaseModel]
         return locations.key_at(*keys).problem(f"unknown key `{keys[-1]}`", hint=hint)
     node, _ = locations.find(keys)
     at = locations.at(*keys)
-    what = _subject(keys)
+    named = [key for key in keys if isinstance(key, str) and key != "[key]"]
+    what = f"`{named[-1]}`" if named else "the recipe"
     if kind == "cook":
         shift = ctx["offset"]
         if shift and isinstance(node, ScalarNode):
@@ -92,11 +93,6 @@ def _problem(details: ErrorDetails, locations: Locations, model: type[BaseModel]
 
 
 _NAMES = ("name", "extends")
-
-
-def _subject(keys: Keys) -> str:
-    named = [k for k in keys if isinstance(k, str) and k != "[key]"]
-    return f"`{named[-1]}`" if named else "the recipe"
 
 
 def _unknown_key_hint(key: str, known: tuple[str, ...]) -> str | None:

@@ -118,6 +118,7 @@ class Locations:
         """
         node, key = self.root, None
         for used, part in enumerate(keys):
+            in_rules = used > 1 and keys[used - 2] == "rules"
             if isinstance(node, SequenceNode):
                 if not isinstance(part, int) or part >= len(node.items):
                     return node, key
@@ -127,7 +128,7 @@ class Locations:
                 node = node.values[key.text]
             elif part == 0:
                 continue
-            elif isinstance(node, MappingNode) and _is_rule(node, keys[:used]):
+            elif isinstance(node, MappingNode) and len(node.values) == 1 and in_rules:
                 (pattern,) = node.keys.values()
                 if part == "selector":
                     return pattern, None
@@ -135,10 +136,6 @@ class Locations:
             else:
                 return node, key
         return node, key
-
-
-def _is_rule(node: MappingNode, path: Keys) -> bool:
-    return len(node.values) == 1 and len(path) >= 2 and path[-2] == "rules"
 
 
 def resolve_scalar(text: str) -> Scalar:

@@ -228,6 +228,10 @@ class GgufFile:
         """A metadata integer, or None if absent; InputError if of another type."""
         return self._value(key, int, "an integer")
 
+    def number(self, key: str) -> int | None:
+        """:meth:`integer` of the key under the architecture's name: ``qwen3.block_count``."""
+        return self.integer(f"{self.architecture}.{key}")
+
     def boolean(self, key: str) -> bool | None:
         """A metadata boolean, or None if absent; InputError if of another type."""
         return self._value(key, bool, "a boolean")

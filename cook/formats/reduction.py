@@ -121,7 +121,7 @@ def kept_tensors(file: GgufFile, reduction: Reduction) -> dict[str, str]:
 
 def _layer_numbers(file: GgufFile, reduction: Reduction) -> dict[int, int]:
     """Number in ``file`` -> number in the reduced one, of every layer that stays."""
-    count = file.integer(f"{file.architecture}.block_count") or 0
+    count = file.number("block_count") or 0
     stay = (layer for layer in range(count) if layer not in reduction.prune_layers)
     return {layer: number for number, layer in enumerate(stay)}
 
@@ -175,7 +175,7 @@ def _metadata(file: GgufFile, found: Reduction) -> dict[str, bytes]:
     if not found.prune_layers:
         return metadata
     layers = _layer_numbers(file, found)
-    block_count = file.integer(f"{architecture}.block_count")
+    block_count = file.number("block_count")
     for key, value in file.metadata.items():
         prefix, _, name = key.partition(".")
         if (

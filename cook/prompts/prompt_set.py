@@ -143,8 +143,11 @@ def select(
             hint=f"it has {', '.join(known)}",
         )
     wanted = known if categories is None else [name for name in known if name in categories]
-    queues = [_alternate(p for p in prompt_set.prompts if p.category == name) for name in wanted]
-    chosen = _round_robin(queues)
+    halves = (
+        [[p for p in prompt_set.prompts if (p.category, p.half) == (name, half)] for half in HALVES]
+        for name in wanted
+    )
+    chosen = _round_robin([_round_robin(of_category) for of_category in halves])
     kept = {prompt.id for prompt in (chosen if limit is None else chosen[:limit])}
     prompts = tuple(prompt for prompt in prompt_set.prompts if prompt.id in kept)
     return prompt_set if prompts == prompt_set.prompts else _prompt_set(prompt_set.name, prompts)
@@ -335,12 +338,6 @@ def _prompt_set(name: str, prompts: tuple[Prompt, ...]) -> PromptSet:
         line = json.dumps([p.id, p.category, p.half, p.whole], ensure_ascii=False)
         digest.update(line.encode("utf-8") + b"\n")
     return PromptSet(name, prompts, digest.hexdigest())
-
-
-def _alternate(prompts: Iterator[Prompt]) -> list[Prompt]:
-    """Pick, report, pick, ... as long as both last."""
-    members = list(prompts)
-    return _round_robin([[p for p in members if p.half == half] for half in HALVES])
 
 
 def _round_robin(queues: Sequence[Sequence[Prompt]]) -> list[Prompt]:

@@ -64,12 +64,12 @@ class TokenReads:
 
     def __init__(self, file: GgufFile, experts: int | None = None) -> None:
         """InputError where the header is none of a model."""
-        count, used = _number(file, "expert_count"), experts or _number(file, EXPERTS_USED)
+        count, used = file.number("expert_count"), experts or file.number(EXPERTS_USED)
         chosen = min(used / count, 1.0) if count and used else 1.0
         layers = mtp_layers_of(
             (t.name for t in file.tensors),
-            _number(file, "block_count"),
-            _number(file, "nextn_predict_layers"),
+            file.number("block_count"),
+            file.number("nextn_predict_layers"),
         )
         tied = file.find(_OUTPUT) is None
         self._uses: dict[str, _Use] = {}
@@ -108,7 +108,3 @@ def active_bytes(file: GgufFile) -> ActiveBytes | None:
         return None
     reads = TokenReads(file)
     return reads.of(known) if reads.known else None
-
-
-def _number(file: GgufFile, key: str) -> int | None:
-    return file.integer(f"{file.architecture}.{key}")

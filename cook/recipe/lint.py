@@ -86,11 +86,11 @@ def imatrix_problems(
     ``with_output``: one that is collected covers the output tensor too.
     """
     from cook.formats.imatrix_file import entry_for
-    from cook.formats.quant_types import needs_imatrix
+    from cook.formats.quant_types import ftype_by_name, needs_imatrix
 
     where = quant.at or Location("<recipe>", 1, 1)
     # Where rules decide every tensor the base type matters only to ik's gate before the start.
-    gated = flavour in _base_gate(quant) or not resolution.complete
+    gated = flavour in ftype_by_name(quant.ftype).imatrix or not resolution.complete
     if not has_imatrix and gated and ftype_needs_imatrix(quant, flavour):
         message = f"quant {quant.name}: {quant.ftype} needs an imatrix on {flavour}"
         yield where.problem(message, hint=NO_IMATRIX_HINT)
@@ -143,12 +143,6 @@ def _without_data(
             and not (given and needs_imatrix(name, given, quant.ftype, flavour))
         ):
             yield name
-
-
-def _base_gate(quant: Quant) -> frozenset[str]:
-    from cook.formats.quant_types import ftype_by_name
-
-    return ftype_by_name(quant.ftype).imatrix
 
 
 _WIKI_HINT = (
@@ -311,7 +305,8 @@ def lint(
                 message = "quants of a head are made without it"
                 at = loaded.locations.at("imatrix", "corpus")
                 found.append(at.problem(message, hint=no_head, severity="warning"))
-        has_imatrix = recipe.imatrix is not None and quant.use_imatrix and no_head is None
+        spec = recipe.imatrix
+        has_imatrix = spec is not None and quant.use_imatrix and no_head is None
         published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:
             found += _rule_problems(quant, model.of(quant))
@@ -331,7 +326,7 @@ def lint(
                     wanted,
                     has_imatrix,
                     imatrix,
-                    with_output=_collects_output(recipe),
+                    with_output=spec is None or spec.file is not None or spec.process_output,
                 )
                 found += (replace(p, hint=no_head or p.hint) for p in needs)
         elif engine is not None and not (has_imatrix or published or lacking):
@@ -589,12 +584,6 @@ def _requantizing(
         at = loaded.locations.at("model", "source")
         hint = "start from the BF16 or F16 file, or set `model.allow_requantize: true`"
         yield at.problem(f"the source is already quantized ({some(done)})", hint=hint)
-
-
-def _collects_output(recipe: Recipe) -> bool:
-    """Whether the imatrix covers the output tensor, as far as the recipe says: a ready one may."""
-    spec = recipe.imatrix
-    return spec is None or spec.file is not None or spec.process_output
 
 
 def _imatrix_problems_by_rule(quant: Quant, flavour: str) -> Iterator[Problem]:

@@ -978,10 +978,6 @@ class ModelSpec(Spec):
     """Let an already quantized source be quantized again; quality suffers."""
 
 
-def _corpus(value: object, info: ValidationInfo) -> object:
-    return value if value == "trace" else _source(value, info)
-
-
 class CoverageSpec(Spec):
     """How much of the model the imatrix must have seen."""
 
@@ -997,7 +993,7 @@ class ImatrixSpec(Spec):
     corpus: (
         Annotated[
             Path | HubRef | Literal["trace"],
-            PlainValidator(_corpus),
+            PlainValidator(lambda v, info: v if v == "trace" else _source(v, info)),
             PlainSerializer(str, return_type=str),
             WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
         ]

@@ -104,7 +104,10 @@ def has_state(file: GgufFile) -> bool:
 
 def head_tensor(file: GgufFile) -> str | None:
     """The tensor by which mainline takes a whole model for a multi-token-prediction head."""
-    layers = _number(file, "block_count")
+    try:
+        layers = file.number("block_count")
+    except InputError:
+        layers = None  # a list, one a layer
     name = f"blk.{layers - 1}.nextn.eh_proj.weight" if layers else ""
     return name if name and file.find(name) is not None else None
 
@@ -332,10 +335,3 @@ def _extra(recipe: Recipe, place: Sequence[str]) -> tuple[str, ...]:
     for key in (*place, "args", "extra"):
         part = getattr(part, key, None)
     return part if isinstance(part, tuple) else ()
-
-
-def _number(file: GgufFile, key: str) -> int | None:
-    try:
-        return file.integer(f"{file.architecture}.{key}")
-    except InputError:
-        return None  # a list, one a layer
