@@ -26,8 +26,7 @@ def shown(text: str) -> str:
 
 
 class MalformedFile(InputError):
-    """``path`` does not hold what its format asks for, or ends before it does; ``reason`` says
-    where."""
+    """``path`` does not hold its format, or ends too early; ``reason`` says where."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

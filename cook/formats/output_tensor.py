@@ -24,10 +24,7 @@ PRECISE = ("f32", "f16", "bf16", "q8_0")
 
 
 def output_tensor(file: GgufFile) -> TensorInfo:
-    """``output.weight`` of ``file``, or its embeddings where they are tied.
-
-    InputError for a file without either.
-    """
+    """``output.weight``, or the embeddings where they are tied; InputError without either."""
     return file.find(OUTPUT) or file.tensor(EMBEDDINGS)
 
 
