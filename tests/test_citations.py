@@ -99,3 +99,31 @@ def test_links_lead_to_headings(page: Path) -> None:
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     missing = [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()]
     assert not missing, f"{page.name}: {', '.join(missing)}"
+
+
+def test_the_hops_of_the_walks_are_in_their_modules() -> None:
+    """A function or class that a page places in a module is defined there."""
+    said = re.compile(r"`([\w.]+)(?:\(\))?`\s+(?:in|of)\s+`(cook/[\w/]+\.py)`")
+    found = {
+        hop
+        for page in (ROOT / "docs/internals/architecture.md", ROOT / "CONTRIBUTING.md")
+        for hop in said.findall(page.read_text())
+    }
+    assert len(found) > 20
+    wrong = [
+        f"{name} in {module}"
+        for name, module in found
+        if not re.search(
+            rf"(?:def|class) {name.split('.')[-1]}\b|^{name}\b.* = ", _text(module), re.MULTILINE
+        )
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_page_holds_two_versions_of_itself(page: Path) -> None:
+    assert not re.search(r"^(?:<{7} |>{7} )", page.read_text(), re.MULTILINE)
+
+
+def _text(module: str) -> str:
+    return (ROOT / module).read_text(encoding="utf-8")
