@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from cook.errors import InputError
 from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, sharing_padding
-from cook.formats.splice import QUANTIZATION_VERSION
+from cook.formats.quantized_file import QUANTIZATION_VERSION
 
 EXPERTS_USED = "expert_used_count"
 _LAYER = re.compile(r"blk\.(\d+)\.")

@@ -21,7 +21,7 @@ from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
 from cook.formats.output_tensor import OUTPUT, output_tensor, require_output_type
 from cook.formats.quant_types import by_name
-from cook.formats.splice import QUANTIZATION_VERSION
+from cook.formats.quantized_file import QUANTIZATION_VERSION
 from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
 from cook.steps.quantize import make_tensors, seconds_a_weight
 from cook.steps.work import MODEL_FILE, ModelStep, written_model

@@ -4,9 +4,9 @@ The engine's library quantizes, asked through the worker, tensor by tensor and r
 that no model is ever in memory. What a quantized tensor is follows from the source's tensor, the
 type, the importance of its columns, and the library that quantizes: it is a piece named by these,
 made once, that candidates share (:mod:`cook.graph.piece`).
-The file is what llama-quantize would write, but for what it says of paths and of cook
-(:mod:`cook.formats.splice`). Where the library cannot be asked, llama-quantize itself runs on the
-whole file: for an engine without headers, or a base type that says nothing of every tensor.
+The file is what llama-quantize would write, except for paths and cook's own keys
+(:mod:`cook.formats.quantized_file`). Where the library cannot be asked (an engine without headers,
+or a base type that does not decide every tensor), llama-quantize itself runs on the whole file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cook.formats.quant_types import (
     ftype_by_name,
     needs_imatrix,
 )
-from cook.formats.splice import in_order, quantized_metadata, without_paths
+from cook.formats.quantized_file import engine_order, quantized_metadata, without_paths
 from cook.graph.piece import FILE, Piece
 from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
@@ -464,7 +464,7 @@ class QuantizeStep(ModelStep):
         )
         tensors = [
             tensor_at(t.name, t.shape, types[t.name].id, places.get(t.name) or file.place(t.name))
-            for t in in_order(file.tensors, flavour)
+            for t in engine_order(file.tensors, flavour)
         ]
         metadata = quantized_metadata(
             file,

@@ -11,7 +11,7 @@ from cook.formats.gguf import GgufFile, TensorInfo, ValueType, read_gguf
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 from cook.formats.quant_types import Flavour
-from cook.formats.splice import in_order, quantized_metadata, without_paths
+from cook.formats.quantized_file import engine_order, quantized_metadata, without_paths
 
 ENTRY = ImatrixEntry(np.ones((1, 32), np.float32), np.ones(1, np.float32))
 WHOLE = Imatrix({str(n): ENTRY for n in range(7)}, (r"C:\texts\corpus.txt",), 3, 512, "gguf")
@@ -108,8 +108,8 @@ def test_paths_are_taken_out_of_a_file_that_an_engine_wrote(tmp_path: Path) -> N
 def test_the_order_of_tensors() -> None:
     names = ("blk.10.b", "output.weight", "blk.2.b", "blk.2.a", "Output", "blk.x.a")
     tensors = [TensorInfo(name, (1,), 0) for name in names]
-    assert [t.name for t in in_order(tensors, Flavour.IK_LLAMA_CPP)] == list(names)
-    assert [t.name for t in in_order(tensors, Flavour.LLAMA_CPP)] == [
+    assert [t.name for t in engine_order(tensors, Flavour.IK_LLAMA_CPP)] == list(names)
+    assert [t.name for t in engine_order(tensors, Flavour.LLAMA_CPP)] == [
         *("Output", "blk.x.a", "output.weight"),
         *("blk.2.a", "blk.2.b", "blk.10.b"),
     ]

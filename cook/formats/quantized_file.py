@@ -1,4 +1,4 @@
-"""The GGUF that llama-quantize would write, put together from tensors that were made one by one.
+"""The GGUF that llama-quantize would write, made of tensors that were quantized one by one.
 
 Both engines copy the source's metadata and state the base type, the version of the quantized
 types' layout, and what they know of the imatrix. Where a key is there already, mainline
@@ -67,7 +67,7 @@ def without_paths(quantized: GgufFile) -> dict[str, bytes]:
     return metadata
 
 
-def in_order(tensors: Sequence[TensorInfo], flavour: Flavour) -> tuple[TensorInfo, ...]:
+def engine_order(tensors: Sequence[TensorInfo], flavour: Flavour) -> tuple[TensorInfo, ...]:
     """``tensors`` as ``flavour`` writes them into one file."""
     if flavour is Flavour.LLAMA_CPP:
         return tuple(sorted(tensors, key=lambda t: (_layer(t.name), t.name.encode())))
