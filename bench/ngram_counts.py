@@ -17,9 +17,9 @@ import numpy as np
 
 from bench.study import Study, engines
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
-from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.speculation import DEFAULTS, NgramSettings, NgramType
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Ids

@@ -18,10 +18,9 @@ import numpy as np
 from bench.study import Study
 from cook.record.record import Interval
 from cook.record.search_record import SearchVerdict
-from cook.search.evaluate import Replies
+from cook.search.evaluate import Budget, Ledger, Replies
 from cook.search.findings import Explored
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, judge
-from cook.search.ledger import Budget, Ledger
 from cook.search.search import explored
 from cook.search.sensitivity import nll
 from cook.search.space import Mix

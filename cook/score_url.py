@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cook.engines.remote import Remote
-from cook.engines.server_api import Completion
+from cook.engines.server_api import Completion, Remote
 from cook.engines.speculation import BY_DRAFT, unwanted
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour

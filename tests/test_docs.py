@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cook import __version__, engine_setup
-from cook.cli.commands import COMMANDS
+from cook.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

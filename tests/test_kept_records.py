@@ -22,7 +22,7 @@ import pytest
 from cook.cli.main import main
 from cook.formats.trace_file import TraceFile
 from cook.inspection import inspect
-from cook.nightly.cell_outcome import read_outcomes, write_outcome
+from cook.nightly.cell_outcomes import read_outcomes, write_outcome
 from cook.nightly.history import append, read_history
 from cook.output import plain
 from cook.record.record import read_record, write_record

@@ -11,8 +11,8 @@ import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
+from cook.engines.server_api import Remote
 from cook.errors import CookError, InputError, StepError
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select

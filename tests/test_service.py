@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from cook.engines.base import ModelArgs
-from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 from cook.graph.store import Store

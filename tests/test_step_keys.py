@@ -27,7 +27,7 @@ import cook
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs, TypeRule
-from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction

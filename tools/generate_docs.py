@@ -53,11 +53,11 @@ RECIPE_NOTE = "<!-- Written by `make docs` from cook/recipe/schema.py; do not ed
 
 def command_paths() -> list[tuple[str, ...]]:
     """Every command: the top, then each in the order of the help page."""
-    from cook.cli.commands import COMMANDS
+    from cook.cli.main import COMMANDS, MEMBERS
 
     paths: list[tuple[str, ...]] = [()]
-    for name, command in COMMANDS.items():
-        paths += [(name,), *((name, member) for member in command.members)]
+    for name in COMMANDS:
+        paths += [(name,), *((name, member) for member in MEMBERS.get(name, ()))]
     return paths
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.report.canvas import Plot, Sheet, svg_file
 from cook.report.public import public
-from cook.report.sections import category, in_parallel, lengths
+from cook.report.sections import category, conditions, lengths
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -122,7 +122,7 @@ def plots(record: Record) -> dict[str, Plot]:
     draft = shown_draft(record)
     cycles = cycles_of(record, draft)
     found = {"balance": balance(cycles, draft), "spent": spent(cycles, draft)}
-    for section in (lengths.section, category.section, in_parallel.section):
+    for section in (lengths.section, category.section, conditions.in_parallel):
         made = section(record)
         found |= {b.name: b for b in made.blocks if isinstance(b, Plot)}
     return found
@@ -142,7 +142,7 @@ def page(record: Record) -> str:
         + " |"
         for c in cycles
     )
-    told = in_parallel.answers(record.slots or ())
+    told = conditions.answers(record.slots or ())
     slots = "\n".join(f"- {one}" for one in told or ["this run was of one slot."])
     return TEMPLATE.read_text(encoding="utf-8").format(
         draft=draft,

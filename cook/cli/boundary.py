@@ -67,43 +67,51 @@ def report(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.TyperException):
-        return _tell_usage(error, output)
+        command = getattr(getattr(error, "ctx", None), "command_path", "cook")
+        message = error.format_message()
+        if not message or type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=output.stderr)
+            return USAGE_EXIT
+        removed = removed_option(command.partition(" ")[2], getattr(error, "option_name", ""))
+        usage_hint = removed or f"{command} --help"
+        output.error(message, usage_hint)
+        _emit(output, "UsageError", message, usage_hint, USAGE_EXIT)
+        return USAGE_EXIT
     known = _as_cook_error(error, arguments)
     if known is not None:
         return _tell(known, output)
-    return _tell_bug(error, arguments, output)
+    log = _write_traceback(error, arguments)
+    message = f"this is a bug of cook: {type(error).__name__}: {error}"
+    hint = f"please report it with {log}" if log else "please report it"
+    output.error(message, hint)
+    _emit(output, "Bug", message, hint, BUG_EXIT, log=str(log) if log else None)
+    return BUG_EXIT
 
 
 def _as_cook_error(error: BaseException, arguments: list[str]) -> CookError | None:
     if isinstance(error, CookError):
         return error if error.exit_code != BUG_EXIT else None
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        return Interrupted("interrupted", hint=_again(arguments))
+        hint = None
+        if arguments[:1] and arguments[0] in RESUMED:
+            without = " without --fresh" if "--fresh" in arguments else ""
+            hint = f"the same command again{without} goes on where it stopped"
+        return Interrupted("interrupted", hint=hint)
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-        return PrerequisiteError(str(error), hint=_mend(error))
+        from cook.paths import cook_home
+
+        at_home, elsewhere = ENVIRONMENT[error.errno or 0]
+        hint = f"where output goes: {elsewhere}; where cook works: {at_home}"
+        if isinstance(error.filename, (str, bytes)):
+            home = cook_home().absolute()
+            path = Path(os.fsdecode(error.filename)).absolute()
+            # A home that cannot be made fails at one of its parents.
+            below = path.is_relative_to(home) or home.is_relative_to(path)
+            hint = at_home if below else elsewhere
+        return PrerequisiteError(str(error), hint=hint)
     if isinstance(error, MemoryError):
         return PrerequisiteError("out of memory", hint=ENVIRONMENT[errno.ENOMEM][0])
     return None
-
-
-def _again(arguments: list[str]) -> str | None:
-    """What goes on after an interruption; ``--fresh`` does not."""
-    if arguments[:1] and arguments[0] in RESUMED:
-        without = " without --fresh" if "--fresh" in arguments else ""
-        return f"the same command again{without} goes on where it stopped"
-    return None
-
-
-def _mend(error: OSError) -> str:
-    from cook.paths import cook_home
-
-    at_home, elsewhere = ENVIRONMENT[error.errno or 0]
-    if not isinstance(error.filename, (str, bytes)):
-        return f"where output goes: {elsewhere}; where cook works: {at_home}"
-    home = cook_home().absolute()
-    path = Path(os.fsdecode(error.filename)).absolute()
-    # A home that cannot be made fails at one of its parents.
-    return at_home if path.is_relative_to(home) or home.is_relative_to(path) else elsewhere
 
 
 def _tell(error: CookError, output: Output) -> int:
@@ -119,37 +127,10 @@ def _tell(error: CookError, output: Output) -> int:
     if isinstance(error, StepError) and error.log is not None:
         details["log"] = str(error.log)
         output.say(f"log: {error.log}")
-    _emit(output, _kind(error), error.message, error.hint, error.exit_code, **details)
+    # Of its classes that of ``cook.errors``, which are what a program may rely on.
+    classes = (c for c in type(error).__mro__ if c.__module__ == CookError.__module__)
+    _emit(output, next(classes).__name__, error.message, error.hint, error.exit_code, **details)
     return error.exit_code
-
-
-def _kind(error: CookError) -> str:
-    """Its class among those of ``cook.errors``, which are what a program may rely on."""
-    classes = type(error).__mro__
-    return next(c.__name__ for c in classes if c.__module__ == CookError.__module__)
-
-
-def _tell_usage(error: typer.TyperException, output: Output) -> int:
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "cook")
-    message = error.format_message()
-    if not message or type(error).__name__ == "NoArgsIsHelpError":
-        print(message, file=output.stderr)
-        return USAGE_EXIT
-    option = getattr(error, "option_name", "")
-    hint = removed_option(path.partition(" ")[2], option) or f"{path} --help"
-    output.error(message, hint)
-    _emit(output, "UsageError", message, hint, USAGE_EXIT)
-    return USAGE_EXIT
-
-
-def _tell_bug(error: BaseException, arguments: list[str], output: Output) -> int:
-    log = _write_traceback(error, arguments)
-    message = f"this is a bug of cook: {type(error).__name__}: {error}"
-    hint = f"please report it with {log}" if log else "please report it"
-    output.error(message, hint)
-    _emit(output, "Bug", message, hint, BUG_EXIT, log=str(log) if log else None)
-    return BUG_EXIT
 
 
 def _emit(

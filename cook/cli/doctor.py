@@ -8,8 +8,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from cook import config, engine_setup, units
 from cook.engines import discover
@@ -26,39 +26,47 @@ LOW_DISK_BYTES = 20 << 30
 DEMO_MODELS = ("target-q8_0.gguf", "draft-f16.gguf")
 
 
-class CheckStatus(StrEnum):
-    OK = "ok"
-    NOTE = "note"  # fine for most, absent for some
-    WARNING = "warning"
-    MISSING = "missing"
-
-
 @dataclass(frozen=True)
 class Check:
-    """One finding. ``hint`` is the line that mends it; ``required`` faults stop the main job."""
+    """One finding. ``hint`` is the line that mends it; ``required`` faults stop the main job.
+
+    ``note``: fine for most, absent for some.
+    """
 
     name: str
-    status: CheckStatus
+    status: Literal["ok", "note", "warning", "missing"]
     detail: str
     hint: str | None = None
     required: bool = False
 
     @property
     def blocking(self) -> bool:
-        return self.required and self.status is CheckStatus.MISSING
+        return self.required and self.status == "missing"
 
 
 def examine() -> Iterator[Check]:
     """Every check, in an order in which the earlier mend the later."""
-    yield Check("python", CheckStatus.OK, f"{platform.python_version()} ({sys.executable})")
+    from cook.provenance import available_memory_bytes, machine
+
+    yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield _program("compiler", engine_setup.find_compiler(), "sudo apt install g++")
     yield _program("cmake", shutil.which("cmake"), "sudo apt install cmake")
     yield from _bundled()
     yield _configuration()
     yield from _other_engines()
     yield _disk()
-    yield _memory()
-    yield _demo_models()
+    this, available = machine(), units.size(available_memory_bytes()) or "unknown"
+    detail = f"{units.size(this.memory_bytes)}, {available} available; {this.cores} cores"
+    if this.accelerators:
+        detail += f"; {', '.join(this.accelerators)}"
+    yield Check("machine", "ok", f"{this.processor}, {detail}")
+    models = [demo_dir() / name for name in DEMO_MODELS]
+    if absent := [path.name for path in models if not path.is_file()]:
+        detail = f"{', '.join(absent)} not in {demo_dir()}"
+        yield Check("demo models", "missing", detail, "reinstall cook, or clone it again")
+    else:
+        total = sum(path.stat().st_size for path in models)
+        yield Check("demo models", "ok", f"{demo_dir()} ({units.size(total)})")
 
 
 def mending_line() -> str:
@@ -69,12 +77,12 @@ def mending_line() -> str:
 
 def _program(name: str, path: str | None, hint: str) -> Check:
     if path is None:
-        return Check(name, CheckStatus.MISSING, "not found (needed to build engines)", hint)
+        return Check(name, "missing", "not found (needed to build engines)", hint)
     result = ask(str(Path(path).absolute()), "--version")
     first = result.stdout_tail.strip().partition("\n")[0]
     if result.outcome is not Outcome.OK or not first:
-        return Check(name, CheckStatus.MISSING, f"{path} does not start", hint)
-    return Check(name, CheckStatus.OK, f"{first} ({path})")
+        return Check(name, "missing", f"{path} does not start", hint)
+    return Check(name, "ok", f"{first} ({path})")
 
 
 def _bundled() -> Iterator[Check]:
@@ -84,12 +92,12 @@ def _bundled() -> Iterator[Check]:
         name = f"llama-{tool}"
         fault = faults.get(name)
         if fault is None:
-            yield Check(f"bundled {name}", CheckStatus.OK, "starts", required=True)
+            yield Check(f"bundled {name}", "ok", "starts", required=True)
         else:
-            yield Check(f"bundled {name}", CheckStatus.MISSING, fault, required=True)
+            yield Check(f"bundled {name}", "missing", fault, required=True)
     if faults:
         detail = f"llama-cpp-python {version or 'is not installed'}: tools missing or broken"
-        yield Check("bundled engine", CheckStatus.MISSING, detail, mending_line(), required=True)
+        yield Check("bundled engine", "missing", detail, mending_line(), required=True)
     else:
         label = "bundled engine"
         yield from _engine(label, _discovered(discover.BUNDLED), required=True)
@@ -105,29 +113,26 @@ def _discovered(name: str) -> Engine | CookError:
 
 def _engine(label: str, found: Engine | CookError, *, required: bool = False) -> Iterator[Check]:
     if isinstance(found, CookError):
-        yield Check(label, CheckStatus.MISSING, found.message, found.hint, required=required)
+        yield Check(label, "missing", found.message, found.hint, required=required)
         return
     types = len(found.facts.types)
-    yield Check(label, CheckStatus.OK, f"{found.flavour} {found.identity.build}, {types} types")
-    yield _amx(found, label)
+    yield Check(label, "ok", f"{found.flavour} {found.identity.build}, {types} types")
+    if found.facts.repack:
+        yield Check(f"{label}: AMX", "ok", "no AMX trap")
+    else:
+        yield Check(
+            f"{label}: AMX",
+            "warning",
+            "this CPU advertises AMX and refuses it; cook runs the tools with --no-repack (slower)",
+            f"rebuild with CFLAGS and CXXFLAGS {' '.join(engine_setup.NO_AMX)}",
+        )
     if found.flavour is Flavour.LLAMA_CPP and SYSTEM_CONFIG.exists():
         yield Check(
             f"{label}: {SYSTEM_CONFIG}",
-            CheckStatus.WARNING,
+            "warning",
             "changes what the engine's tools do; cook cannot stop it",
             f"move {SYSTEM_CONFIG} away, or use an engine of the other flavour",
         )
-
-
-def _amx(engine: Engine, label: str) -> Check:
-    if engine.facts.repack:
-        return Check(f"{label}: AMX", CheckStatus.OK, "no AMX trap")
-    return Check(
-        f"{label}: AMX",
-        CheckStatus.WARNING,
-        "this CPU advertises AMX and refuses it; cook runs the tools with --no-repack (slower)",
-        f"rebuild with CFLAGS and CXXFLAGS {' '.join(engine_setup.NO_AMX)}",
-    )
 
 
 def _configuration() -> Check:
@@ -137,14 +142,12 @@ def _configuration() -> Check:
     except ConfigError as error:
         first, *rest = (str(problem).splitlines()[0] for problem in error.problems)
         more = f" (and {len(rest)} more)" if rest else ""
-        return Check(
-            "configuration", CheckStatus.WARNING, first + more, "see docs/configuration.md"
-        )
+        return Check("configuration", "warning", first + more, "see docs/configuration.md")
     found = [str(path) if path.is_file() else f"no {path}"]
     for name in config.VARIABLES.values():
         if origin := config.origin_of(name):
             found.append(f"{name}={os.environ[name]} ({origin})")
-    return Check("configuration", CheckStatus.OK, "; ".join(found))
+    return Check("configuration", "ok", "; ".join(found))
 
 
 def _other_engines() -> Iterator[Check]:
@@ -159,7 +162,7 @@ def _other_engines() -> Iterator[Check]:
     if Flavour.IK_LLAMA_CPP not in flavours:
         yield Check(
             "ik_llama.cpp",
-            CheckStatus.NOTE,
+            "note",
             "none configured; types such as iq1_kt and iq4_ks need one",
             "export COOK_ENGINE_IK=~/ik_llama.cpp/build, or --engine ik=DIR",
         )
@@ -177,35 +180,11 @@ def _disk() -> Check:
         probe.unlink()
     except OSError as error:
         hint = "set COOK_HOME to a directory of your own"
-        return Check(
-            "COOK_HOME", CheckStatus.MISSING, f"{home}: {error.strerror}", hint, required=True
-        )
+        return Check("COOK_HOME", "missing", f"{home}: {error.strerror}", hint, required=True)
     if free < LOW_DISK_BYTES:
         hint = "set COOK_HOME to a larger disk; real models need hundreds of GiB"
-        return Check("COOK_HOME", CheckStatus.WARNING, detail, hint)
-    return Check("COOK_HOME", CheckStatus.OK, detail)
-
-
-def _memory() -> Check:
-    from cook.provenance import available_memory_bytes, machine
-
-    this = machine()
-    free = units.size(available_memory_bytes()) or "unknown"
-    detail = f"{units.size(this.memory_bytes)}, {free} available; {this.cores} cores"
-    if this.accelerators:
-        detail += f"; {', '.join(this.accelerators)}"
-    return Check("machine", CheckStatus.OK, f"{this.processor}, {detail}")
-
-
-def _demo_models() -> Check:
-    absent = [name for name in DEMO_MODELS if not (demo_dir() / name).is_file()]
-    if absent:
-        detail = f"{', '.join(absent)} not in {demo_dir()}"
-        return Check(
-            "demo models", CheckStatus.MISSING, detail, "reinstall cook, or clone it again"
-        )
-    total = sum((demo_dir() / name).stat().st_size for name in DEMO_MODELS)
-    return Check("demo models", CheckStatus.OK, f"{demo_dir()} ({units.size(total)})")
+        return Check("COOK_HOME", "warning", detail, hint)
+    return Check("COOK_HOME", "ok", detail)
 
 
 def command(out: Output) -> None:
@@ -225,7 +204,7 @@ def command(out: Output) -> None:
     out.emit({"cook": __version__, "usable": not blocking, "checks": checks})
     out.table([(c.status, c.name, c.detail) for c in checks], ["status", "check", "finding"])
     for check in checks:
-        if check.hint and check.status is not CheckStatus.OK:
+        if check.hint and check.status != "ok":
             out.say(f"hint: {check.name}: {check.hint}")
     if blocking:
         names = ", ".join(check.name for check in blocking)

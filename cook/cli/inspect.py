@@ -10,7 +10,7 @@ from cook.cli import options as opt
 from cook.output import Mode, Output, plain, right
 
 if TYPE_CHECKING:
-    from cook.inspection import ImatrixReport, KldBase, ModelReport, TensorShare, TraceReport
+    from cook.inspection import ImatrixReport, ModelReport, TensorShare, TraceReport
 
 
 def command(
@@ -44,7 +44,19 @@ def command(
     if isinstance(report, ModelReport):
         _show_model(out, report)
     elif isinstance(report, KldBase):
-        _show_base(out, report)
+        whole = "yes" if report.complete else f"no: {report.expected_bytes} bytes meant"
+        _facts(
+            out,
+            {
+                "file": report.path,
+                "kind": report.kind,
+                "context": report.context,
+                "vocabulary": report.vocabulary,
+                "chunks": report.chunks,
+                "file size": units.size(report.file_bytes),
+                "complete": whole,
+            },
+        )
     elif isinstance(report, ImatrixReport):
         _show_imatrix(out, report)
     else:
@@ -142,21 +154,6 @@ def _show_imatrix(out: Output, report: ImatrixReport) -> None:
         out.table(rows, ["entry with gaps", *titles, "stored by ik", "stored by llama.cpp"])
     if report.format == "dat" and not report.expert_entries and report.absent is None:
         out.say("hint: --model GGUF tells the experts of a .dat apart")
-
-
-def _show_base(out: Output, report: KldBase) -> None:
-    _facts(
-        out,
-        {
-            "file": report.path,
-            "kind": report.kind,
-            "context": report.context,
-            "vocabulary": report.vocabulary,
-            "chunks": report.chunks,
-            "file size": units.size(report.file_bytes),
-            "complete": "yes" if report.complete else f"no: {report.expected_bytes} bytes meant",
-        },
-    )
 
 
 STOPS = {"eog": "ended", "limit": "at the limit", "context": "context full", "word": "stopped"}

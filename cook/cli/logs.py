@@ -50,7 +50,14 @@ def command(
     report = read_logs(files, sys.stdin.buffer)
     for warning in report.warnings:
         out.warn(warning)
-    out.emit(_document(report))
+    document: dict[str, Any] = plain(report)
+    for raw, pair in zip(document["pairs"], report.pairs, strict=True):
+        for shown, figure in zip(raw["figures"], pair.figures, strict=True):
+            shown["total"]["value"] = figure.total.value
+        for shown, request in zip(raw["requests"], pair.requests, strict=True):
+            shown["acceptance"] = request.acceptance
+            shown["decode_tokens_per_s"] = request.decode_tokens_per_s
+    out.emit(document)
     if each:
         _show_requests(out, report)
     else:
@@ -60,17 +67,6 @@ def command(
     if plot is not None:
         count = write_scatter(report.pairs, plot)
         out.say(f"{plot}: {count} points")
-
-
-def _document(report: LogReport) -> dict[str, Any]:
-    document: dict[str, Any] = plain(report)
-    for raw, pair in zip(document["pairs"], report.pairs, strict=True):
-        for shown, figure in zip(raw["figures"], pair.figures, strict=True):
-            shown["total"]["value"] = figure.total.value
-        for shown, request in zip(raw["requests"], pair.requests, strict=True):
-            shown["acceptance"] = request.acceptance
-            shown["decode_tokens_per_s"] = request.decode_tokens_per_s
-    return document
 
 
 def _show_pair(out: Output, pair: Pair, first: bool) -> None:
@@ -110,7 +106,11 @@ def _show_sweeps(out: Output, report: LogReport) -> None:
 
 def _row(figure: PairFigure) -> tuple[object, ...]:
     spread, total = figure.spread, figure.total
-    shown = _percent if figure.name == "acceptance" else number
+
+    def shown(value: float | None) -> str | None:
+        share = figure.name == "acceptance" and value is not None
+        return f"{100 * value:.2f} %" if share and value is not None else number(value)
+
     interval = None
     if total.low is not None and total.high is not None:
         interval = f"{shown(total.low)} to {shown(total.high)}"
@@ -153,10 +153,6 @@ def _show_requests(out: Output, report: LogReport) -> None:
         for point in pair.requests
     ]
     out.table(rows, ["models", "file", *right(*titles)])
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.2f} %"
 
 
 def _amount(value: float) -> str:

@@ -1,4 +1,8 @@
-"""The ``cook`` command: from a command line to an exit status."""
+"""The ``cook`` command: from a command line to an exit status.
+
+The table of commands is why ``cook --help`` is cheap: only the module of the command that runs is
+imported. ``cook/cli/<name>.py`` holds ``command``, or for a group one function a member.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,36 @@ from typing import Annotated, NoReturn
 import typer
 
 from cook import __version__
-from cook.cli.commands import COMMANDS
 from cook.cli.options import reset_output, with_output
 from cook.signals import end_on_signals
+
+# In the order of the help page.
+COMMANDS = {
+    "build": "Do everything a recipe asks for, and pick the best draft.",
+    "score": "Score drafts against a target, and pick the best.",
+    "trace": "Record what a target says, to score drafts on it.",
+    "predict": "Predict the speed of drafts from a trace, or from numbers.",
+    "search": "Find the best mix of types of a size, never below yours.",
+    "plan": "Show what a build would run, why, and what it takes.",
+    "run": "Make one step of a plan, for Slurm, GNU parallel, ssh or CI.",
+    "sweep": "Run recipes on engines, night after night, and compare.",
+    "demo": "Run the whole job on the bundled models.",
+    "recipes": "List, show, check, import and export recipes; their schema.",
+    "inspect": "Show what a model, imatrix, trace or base-logits file holds.",
+    "report": "Show a record for people: an HTML file, Markdown, plots.",
+    "logs": "Show acceptance and speed from llama-server logs.",
+    "serve": "Serve the target with the picked draft.",
+    "publish": "Upload quants to the Hugging Face Hub, with a model card.",
+    "doctor": "Check this machine; say what mends each fault.",
+    "store": "What cook keeps: list it, verify it, clear it.",
+}
+"""Command -> what the help page says of it, a line of 80 columns."""
+MEMBERS = {
+    "recipes": ("ls", "show", "check", "import", "export", "schema"),
+    "store": ("ls", "verify", "gc"),
+}
+"""The commands of each group."""
+
 
 INTERRUPTED = 130
 COMPLETION = "_COOK_COMPLETE"  # the shell asks through this variable what could come next
@@ -50,54 +81,42 @@ def main(arguments: list[str]) -> int:
     """Run one command line; its exit status."""
     reset_output()
     with end_on_signals():
-        return _run(arguments)
+        first = next((word for word in arguments if not word.startswith("-")), "")
+        try:
+            # Defaults from the configuration file, where neither help nor completion is asked for.
+            if COMPLETION not in os.environ and not HELP & set(arguments):
+                from cook import config
+                from cook.errors import ConfigError
 
-
-def _run(arguments: list[str]) -> int:
-    first = next((word for word in arguments if not word.startswith("-")), "")
-    try:
-        _apply_config(arguments)
-        app = build_app(None if COMPLETION in os.environ else first)
-        # standalone_mode=False: typer raises instead of printing and exiting on its own.
-        status = app(arguments, prog_name="cook", standalone_mode=False)
-    except BaseException as error:  # the boundary: everything ends here
-        return _report(error, arguments)
-    if status == INTERRUPTED:  # typer swallows KeyboardInterrupt and returns this
-        return _report(KeyboardInterrupt(), arguments)
-    return status if isinstance(status, int) else 0
-
-
-def _apply_config(arguments: list[str]) -> None:
-    """Defaults from the configuration file, where neither help nor completion is asked for.
-
-    The doctor goes on without them and tells the file's faults among its findings.
-    """
-    if COMPLETION in os.environ or HELP & set(arguments):
-        return
-    from cook import config
-    from cook.errors import ConfigError
-
-    try:
-        config.apply()
-    except ConfigError:
-        if arguments[:1] != ["doctor"]:
-            raise
+                try:
+                    config.apply()
+                except ConfigError:
+                    if arguments[:1] != ["doctor"]:  # which has the file's faults as findings
+                        raise
+            app = build_app(None if COMPLETION in os.environ else first)
+            # standalone_mode=False: typer raises instead of printing and exiting on its own.
+            status = app(arguments, prog_name="cook", standalone_mode=False)
+        except BaseException as error:  # the boundary: everything ends here
+            return _report(error, arguments)
+        if status == INTERRUPTED:  # typer swallows KeyboardInterrupt and returns this
+            return _report(KeyboardInterrupt(), arguments)
+        return status if isinstance(status, int) else 0
 
 
 def build_app(only: str | None = None) -> typer.Typer:
     """The typer application; with ``only``, the other commands are mere names on its help page."""
     app = _group("Find the best draft quantization for speculative decoding.", _root)
     app.info.epilog = _verbatim(EPILOG)
-    for name, command in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         if only not in (None, name):
-            app.command(name, help=command.summary)(_unused)
+            app.command(name, help=summary)(_unused)
             continue
         module = import_module(f"cook.cli.{name}")
-        if not command.members:
+        if name not in MEMBERS:
             _add(app, name, module.command)
             continue
-        group = _group(command.summary)
-        for member in command.members:
+        group = _group(summary)
+        for member in MEMBERS[name]:
             # `import` is no name for a function of Python's.
             _add(group, member, getattr(module, f"{member}_" if iskeyword(member) else member))
         app.add_typer(group, name=name)

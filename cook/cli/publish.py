@@ -39,8 +39,7 @@ def command(
       cook publish ling-flash-iq1kt me/Ling-flash-2.0-GGUF --quant IQ1_KT --license mit
       cook publish record.json me/Ling-flash-2.0-GGUF --base-model inclusionAI/Ling-flash-2.0
     """
-    from cook.hub.package import PublishRequest, pack
-    from cook.hub.upload import publish, show_package, show_published
+    from cook.hub.upload import PublishRequest, pack, publish, show_package, show_published
     from cook.record.find import changed_meaning, find_record
     from cook.record.record import read_record
 

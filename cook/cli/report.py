@@ -70,9 +70,9 @@ def command(
         path = find_record(record)
         found = read_record(path)
         if against is not None:
-            from cook.nightly import comparison
+            from cook.nightly import gates
 
-            judgement = comparison.compare(found, against)
+            judgement = gates.compare(found, against)
         shown = document(found)
     if (html, markdown, plots, judgement) == (None, None, None, None):
         html = path.with_suffix(".html")
@@ -81,7 +81,7 @@ def command(
     written = write_report(shown, html=html, markdown=file, plots=plots)
     answer: dict[str, Any] = {"record": path, "written": written, "markdown": text}
     if not search:
-        answer["against"] = judgement and comparison.as_document(judgement)
+        answer["against"] = judgement and gates.as_document(judgement)
     out.emit(answer)
     if text is not None:
         out.block(text)
@@ -91,8 +91,8 @@ def command(
     if text is None and not search:
         _print_other_records(out, path)
     if judgement is not None:
-        comparison.show(judgement, out)
-        comparison.raise_for(judgement)
+        gates.show(judgement, out)
+        gates.raise_for(judgement)
 
 
 def _list(out: Output, recipe: str | None) -> None:

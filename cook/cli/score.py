@@ -11,7 +11,6 @@ from cook.output import Output, plain, right
 
 if TYPE_CHECKING:
     from cook.job.run import Built
-    from cook.score_url import UrlFigures, UrlScore
     from cook.scoring.totals import Total
 
 AT_URL = ("out", "url", "model", "api_key_file", "prompts", "limit", "max_tokens", "jobs", "fresh")
@@ -100,8 +99,10 @@ def command(
     from cook.job.answer import answer
     from cook.recipe.schema import rival_keys
 
+    if prompts is not None and Path(prompts).is_file():
+        prompts = str(Path(prompts).absolute())  # the name of a set stays as it is
     settings: dict[str, object] = {
-        "prompts": _source(prompts),
+        "prompts": prompts,
         "limit": limit,
         "max_tokens": max_tokens,
         "context": context,
@@ -149,13 +150,6 @@ def _given(options: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
-def _source(prompts: str | None) -> str | None:
-    """A prompt file's path made absolute; the name of a set as it is."""
-    if prompts is None or not Path(prompts).is_file():
-        return prompts
-    return str(Path(prompts).absolute())
-
-
 def _score_url(
     out: Output,
     url: str,
@@ -168,7 +162,7 @@ def _score_url(
     alone: bool,
 ) -> None:
     """Score the server at ``url`` and show it; ``alone``: no other option was given."""
-    from cook.engines.remote import Remote, read_key
+    from cook.engines.server_api import Remote, read_key
     from cook.errors import InputError
     from cook.prompts.prompt_set import load_prompts, select
     from cook.score_url import MAX_TOKENS, score_url
@@ -188,32 +182,28 @@ def _score_url(
         )
     for warning in score.warnings:
         out.warn(warning)
-    out.emit(_document(score))
-    out.say(f"{score.url}: {score.model}, {score.flavour} ({score.build})")
-    figures = right("requests", "accepted/drafted", "acceptance", "tokens a cycle", "decode t/s")
-    rows = [_row(name, found) for name, found in {**score.categories, "all": score.total}.items()]
-    out.table(rows, ["category", *figures, *right("end-to-end t/s")])
-    out.say("in brackets: 95% intervals over requests")
-
-
-def _document(score: UrlScore) -> dict[str, Any]:
     document: dict[str, Any] = plain(score)
     for figures in (document["total"], *document["categories"].values()):
         for found in figures.values():
             if isinstance(found, dict):
                 found["value"] = found["numerator"] / found["denominator"]
-    return document
-
-
-def _row(name: str, figures: UrlFigures) -> tuple[object, ...]:
-    found = figures.acceptance
-    return (
-        name,
-        figures.requests,
-        f"{found.numerator:.0f}/{found.denominator:.0f}" if found else None,
-        _with_interval(found, lambda share: f"{100 * share:.1f}", "%"),
-        *map(_with_interval, (figures.acceptance_length, figures.decode, figures.end_to_end)),
-    )
+    out.emit(document)
+    out.say(f"{score.url}: {score.model}, {score.flavour} ({score.build})")
+    rows = []
+    for name, one in {**score.categories, "all": score.total}.items():
+        rate = one.acceptance
+        rows.append(
+            (
+                name,
+                one.requests,
+                f"{rate.numerator:.0f}/{rate.denominator:.0f}" if rate else None,
+                _with_interval(rate, lambda share: f"{100 * share:.1f}", "%"),
+                *map(_with_interval, (one.acceptance_length, one.decode, one.end_to_end)),
+            )
+        )
+    titles = ("requests", "accepted/drafted", "acceptance", "tokens a cycle", "decode t/s")
+    out.table(rows, ["category", *right(*titles, "end-to-end t/s")])
+    out.say("in brackets: 95% intervals over requests")
 
 
 def _with_interval(

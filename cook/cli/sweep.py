@@ -44,8 +44,7 @@ def command(
       cook sweep pipelines/nightly.yaml --cell qwen3-0.6b-dense-bundled --out night
       cook sweep pipelines/nightly.yaml --report night --out report
     """
-    from cook.nightly.cells import NightRequest
-    from cook.nightly.tonight import tonight
+    from cook.nightly.tonight import NightRequest, tonight
 
     request = NightRequest(
         pipeline=pipeline,

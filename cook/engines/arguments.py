@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cook.engines.base import Engine, ModelArgs, ServerJob, absolute
-from cook.engines.threads import engine_threads
+from cook.engines.environment import engine_threads
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 

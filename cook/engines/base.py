@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from cook.engines.environment import engine_environment
+from cook.engines.environment import default_threads, engine_environment
 from cook.engines.facts import Facts
-from cook.engines.ngram_settings import NgramSettings
 from cook.engines.options import inherited
-from cook.engines.speculation import BY_DRAFT, BY_HEAD
-from cook.engines.threads import default_threads
+from cook.engines.speculation import BY_DRAFT, BY_HEAD, NgramSettings
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour as Flavour

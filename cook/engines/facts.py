@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ def _resolve_libraries(
     bin_dir: Path, tools: Mapping[str, Path], home: Path
 ) -> tuple[tuple[Path, ...], list[Path]]:
     """Library search path that makes every tool start (none where they do without), and the
-    engine's libraries."""
+    engine's libraries. PrerequisiteError where one is missing, or a tool cannot run here."""
     parent = bin_dir.parent
     # Directories whose libraries are the engine's own (never a whole site-packages).
     near = (bin_dir, parent / "lib", parent / "lib64", parent / "src", parent / "ggml" / "src")
@@ -201,11 +201,17 @@ def _resolve_libraries(
         # Backends that are opened at run time (GGML_BACKEND_DL) lie next to the tools.
         found = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
         missing = set()
-        for name, path in (loaded for tool in tools.values() for loaded in _libraries(tool, env)):
-            if path is None:
-                missing.add(name)
-            elif is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
-                found.add(path)
+        for tool in tools.values():
+            # `env` sets it: the dynamic loader lists the libraries of whatever starts, and ends.
+            result = ask("/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", str(tool), env=env)
+            if result.outcome is Outcome.UNRUNNABLE:
+                result.check()
+            for name, where in _LOADED.findall(result.stdout_tail):
+                path = Path(where).resolve()
+                if where == "not found":
+                    missing.add(name)
+                elif is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
+                    found.add(path)
         if not missing:
             return library_path, sorted(found)
     raise PrerequisiteError(
@@ -279,19 +285,6 @@ entry = ctypes.addressof(ctypes.c_char.from_buffer(code))
 ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 """
 _LDTILECFG = b"\xc4\xe2\x78\x49"
-
-
-def _libraries(tool: Path, env: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
-    """Names of the libraries that ``tool`` loads, and where: None where there is none.
-
-    PrerequisiteError where the file cannot run here.
-    """
-    # Set by `env`: the dynamic loader lists the libraries of whatever starts with it, and ends.
-    result = ask("/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", str(tool), env=env)
-    if result.outcome is Outcome.UNRUNNABLE:
-        result.check()
-    for name, where in _LOADED.findall(result.stdout_tail):
-        yield name, None if where == "not found" else Path(where).resolve()
 
 
 def _help_text(tool: Path, env: Mapping[str, str]) -> str:

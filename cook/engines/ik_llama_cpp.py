@@ -11,13 +11,13 @@ so that the draft's come after its end and are never read (``gpt_params_parse_ex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
-from cook.engines.ngram_settings import ik_stage
+from cook.engines.speculation import ik_stage
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -79,7 +79,13 @@ class IkLlamaCpp(Engine):
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
         if job.slots > 1 and job.drafts:
             refuse(self, "server", "slots", "it drafts with one slot only")
-        self._require_rpc(job)
+        wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
+        # A build without RPC ignores `--rpc`.
+        if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
+            raise PrerequisiteError(
+                f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
+                hint="build it with -DGGML_RPC=ON, or leave out rpc",
+            )
         # A build that offloads to nothing names no layers for a GPU in its help.
         job = without_inherited_overrides(job, cpu_only=not super().has_flag("server", "-ngl"))
         args = Arguments(self, "server")
@@ -112,15 +118,6 @@ class IkLlamaCpp(Engine):
                 hint=f"`batch: {job.context}` in the draft's args, or leave it out",
             )
 
-    def _require_rpc(self, job: ServerJob) -> None:
-        """PrerequisiteError where RPC is asked of a build without, which ignores ``--rpc``."""
-        wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
-        if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
-            raise PrerequisiteError(
-                f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
-                hint="build it with -DGGML_RPC=ON, or leave out rpc",
-            )
-
     def _add_draft(self, args: Arguments, job: ServerJob) -> None:
         """The draft with its settings and placement, and what it must not take over.
 
@@ -146,7 +143,12 @@ class IkLlamaCpp(Engine):
         args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
         flags = ("--draft-params", "-draft")
         can_say = any(self.has_flag("server", flag) for flag in flags)
-        words = [_quoted(self, word) for word in _draft_words(job, can_say)]
+        words = []
+        for word in _draft_words(job, can_say):
+            # The engine splits it at blanks and knows double quotes only, none of them escaped.
+            if '"' in word or not word:
+                refuse(self, "draft", word or "an empty word", "--draft-params cannot quote it")
+            words.append(f'"{word}"' if " " in word else word)
         args.add(flags, " ".join(words) or None)
 
 
@@ -215,7 +217,14 @@ def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
     overrides = target.override_tensor
     if job.draft is None or not overrides or overrides == draft.override_tensor:
         return job
-    if _are_experts_on_cpu(overrides):
+    patterns = [override.rpartition("=")[0] for override in overrides]
+    names = (*_EXPERTS, *_OTHERS)
+    try:
+        put = {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
+    except re.error:
+        put = set()
+    # Every routed expert, and nothing else, into CPU memory.
+    if put == set(_EXPERTS) and all(o.endswith("=CPU") for o in overrides):
         return replace(job, target_args=replace(target, override_tensor=(), cpu_moe=True))
     if cpu_only and all(o.endswith("=CPU") for o in (*overrides, *draft.override_tensor)):
         return job
@@ -224,20 +233,6 @@ def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
         f" takes over {overrides[0]!r}",
         hint="say cpu_moe or n_cpu_moe for the target, or give both the same override_tensor",
     )
-
-
-def _are_experts_on_cpu(overrides: Sequence[str]) -> bool:
-    """Whether they put every routed expert, and nothing else, into CPU memory."""
-    found: set[str] = set()
-    for override in overrides:
-        pattern, _, where = override.rpartition("=")
-        try:
-            found |= {name for name in (*_EXPERTS, *_OTHERS) if re.search(pattern, name)}
-        except re.error:
-            return False
-        if where != "CPU":
-            return False
-    return found == set(_EXPERTS)
 
 
 def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None:
@@ -249,10 +244,3 @@ def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None
     """
     inherited = target.batch or BATCH
     return given.batch or (context if inherited < context else target.batch)
-
-
-def _quoted(engine: Engine, word: str) -> str:
-    # The engine splits it at blanks and knows double quotes only, with no way to escape one.
-    if '"' in word or not word:
-        refuse(engine, "draft", word or "an empty word", "--draft-params cannot quote it")
-    return f'"{word}"' if " " in word else word

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob
-from cook.engines.ngram_settings import mainline_flags
-from cook.engines.speculation import NGRAMS, unwanted
+from cook.engines.speculation import NGRAMS, mainline_flags, unwanted
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,13 +62,22 @@ def mixture_types(
 
 
 def _dry_run(engine: Engine, job: QuantizeJob, part: GgufFile | None) -> dict[str, str]:
+    import numpy as np
+
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
+
     supervisor = Supervisor(cook_home() / "logs" / "dry-run")
     with tempfile.TemporaryDirectory(prefix="cook-dry-run-") as folder:
         job = replace(
             job,
-            imatrix=_any_imatrix(Path(folder), engine) if job.imatrix else None,
+            imatrix=Path(folder) / "any-imatrix" if job.imatrix else None,
             output=Path(folder) / "never-written.gguf",
         )
+        if job.imatrix is not None:
+            # With one entry that no tensor has: that there is one is all that is asked.
+            entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
+            write = write_dat if engine.flavour is Flavour.IK_LLAMA_CPP else write_gguf
+            write(Imatrix({"none.weight": entry}, ("none",), 1, 512, "gguf"), job.imatrix)
         flags = ["--dry-run"]
         if engine.flavour is Flavour.IK_LLAMA_CPP:
             # It would miss the entries that the imatrix will have; which type a tensor gets does
@@ -88,18 +97,7 @@ def _few_rows(source: GgufFile, folder: Path) -> Path:
     """``source`` with at most :data:`ROWS` rows in a tensor, all of them zeros."""
     metadata = {k: source.raw_value(k) for k in source.metadata if not k.startswith("split.")}
     path = folder / "few-rows.gguf"
-    tensors = list(_zeros(source))
-    if sum(tensor.size_bytes for tensor in tensors) > MOST_BYTES:
-        raise StepError(
-            f"{source.path}: {ROWS} rows of each tensor are above {MOST_BYTES >> 30} GiB, which no "
-            "model's are",
-            hint=f"cook inspect {source.path}",
-        )
-    write_gguf_file(path, metadata, tensors, alignment=source.alignment, durable=False)
-    return path
-
-
-def _zeros(source: GgufFile) -> Iterator[NewTensor]:
+    tensors = []
     for tensor in source.tensors:
         shape = tensor.shape
         if len(shape) > 1:
@@ -109,22 +107,13 @@ def _zeros(source: GgufFile) -> Iterator[NewTensor]:
             raise StepError(
                 f"{source.path}: {tensor.name} is of {tensor.type_name}, which cook does not know"
             )
-        yield NewTensor(tensor.name, shape, tensor.type_id, size, partial(_blank, size))
-
-
-def _blank(size: int) -> Iterator[bytes]:
-    for start in range(0, size, CHUNK_BYTES):
-        yield bytes(min(CHUNK_BYTES, size - start))
-
-
-def _any_imatrix(folder: Path, engine: Engine) -> Path:
-    """An imatrix with one entry that no tensor has: that there is one is all that is asked."""
-    import numpy as np
-
-    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
-
-    entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
-    path = folder / "any-imatrix"
-    write = write_dat if engine.flavour is Flavour.IK_LLAMA_CPP else write_gguf
-    write(Imatrix({"none.weight": entry}, ("none",), 1, 512, "gguf"), path)
+        zeros = partial(map, bytes, [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES])
+        tensors.append(NewTensor(tensor.name, shape, tensor.type_id, size, zeros))
+    if sum(tensor.size_bytes for tensor in tensors) > MOST_BYTES:
+        raise StepError(
+            f"{source.path}: {ROWS} rows of each tensor are above {MOST_BYTES >> 30} GiB, which no "
+            "model's are",
+            hint=f"cook inspect {source.path}",
+        )
+    write_gguf_file(path, metadata, tensors, alignment=source.alignment, durable=False)
     return path

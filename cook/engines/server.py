@@ -349,10 +349,10 @@ class Server(ServerClient):
             headers = {"Connection": "close"}
             with http.stream("POST", "/completion", json=payload, headers=headers) as response:
                 if response.status_code != 200:
-                    self._require_ok("/completion", response.status_code, response.read())
+                    self.require_ok("/completion", response.status_code, response.read())
                 return stream_parts(response.iter_raw())
 
-        return self._parsed("/completion", parse_stream, self._watched(request))
+        return self.parsed("/completion", parse_stream, self._watched(request))
 
     def _watched(self, request: Callable[[httpx.Client], T]) -> T:
         """Make a request while watching that the server lives, works, and cook goes on."""

@@ -1,22 +1,28 @@
-"""A typed client of ``llama-server``: what it answers is checked before anyone uses it.
+"""A typed client of ``llama-server``, cook's own or another's: what it answers is checked before
+anyone uses it.
 
 Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is no JSON, or
-not of the expected form, is a StepError naming the field.
+not of the expected form, is a StepError naming the field. Of a server that somebody else runs
+(:class:`Remote`), answers are also bounded in size and as a whole in time; its key comes from the
+environment or a file and goes to its address only (redirects are not followed).
 """
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cook.closing import Closing
 from cook.engines.speculation import speculators_of
-from cook.errors import StepError
+from cook.errors import InputError, StepError
 from cook.formats import strict_json
 
 _STOPS = ("eos", "word", "limit")
@@ -189,15 +195,17 @@ class ServerClient(ABC):
         """What ``parse`` makes of the JSON that is answered with status 200; it may raise
         ValueError."""
         status, body = self._answer("POST", path, {**payload, **self._model})
-        self._require_ok(path, status, body)
-        return self._parsed(path, parse, parse_json(body))
+        self.require_ok(path, status, body)
+        return self.parsed(path, parse, parse_json(body))
 
-    def _require_ok(self, path: str, status: int, body: bytes) -> None:
+    def require_ok(self, path: str, status: int, body: bytes) -> None:
+        """StepError with what was answered, unless that has status 200."""
         if status != 200:
             text = error_text(parse_json(body), body)
             raise StepError(f"{self._name} answered {path} with status {status}: {text}")
 
-    def _parsed(self, path: str, parse: Callable[[S], T], answer: S) -> T:
+    def parsed(self, path: str, parse: Callable[[S], T], answer: S) -> T:
+        """What ``parse`` makes of an answer; StepError saying what is wrong with it."""
         try:
             return parse(answer)
         except ValidationError as error:
@@ -262,25 +270,18 @@ def parse_stream(parts: Sequence[StreamPart]) -> Completion:
     text = "".join(part.content for part in found)
     tokens = [token for part in found for token in part.tokens]
     whole = parse_completion({**answers[-1], "content": text, "tokens": tokens})
-    end_s = parts[-1][0]
-    before_end_ms = [(end_s - at_s) * 1000 for at_s, _ in parts[:-1]]
-    return replace(whole, late_reading_ms=_late_reading_ms(before_end_ms, whole))
-
-
-def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float | None:
-    """What came before the first drafted tokens, less one cycle as long as the mean of the others.
-
-    ``before_end_ms`` of every event but the last, by our clock; the server's began ``predicted_ms``
-    before the end, and with the first token, which nothing was drafted for.
-    """
     if whole.draft_n_accepted is None:
-        return None
+        return whole
+    # What came before the first drafted tokens, less one cycle as long as the mean of the others.
+    # Events are timed by our clock; the server's began ``predicted_ms`` before the end, and with
+    # the first token, which nothing was drafted for.
     others = whole.predicted_n - 2 - whole.draft_n_accepted  # by token identity, less the first
-    for rest_ms in before_end_ms:
+    for at_s, _ in parts[:-1]:
+        rest_ms = (parts[-1][0] - at_s) * 1000
         first_ms, cycle_ms = whole.predicted_ms - rest_ms, rest_ms / max(others, 1)
         if others > 0 and rest_ms > 0 and first_ms > cycle_ms / 2:
-            return max(0.0, first_ms - cycle_ms)
-    return None
+            return replace(whole, late_reading_ms=max(0.0, first_ms - cycle_ms))
+    return whole
 
 
 def parse_json(body: bytes) -> Any:
@@ -299,3 +300,164 @@ def error_text(answer: Any, body: bytes) -> str:
     message = error.get("message") if isinstance(error, dict) else None
     text = message if isinstance(message, str) else body[:300].decode("utf-8", "replace")
     return " ".join(clean(text).split())[:300] or "no message"
+
+
+KEY_VARIABLE = "COOK_API_KEY"
+READ_TIMEOUT_S = 3600.0
+"""A target of a trillion weights may take minutes for one reply, and answers in one piece."""
+GET_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Of a completion, whose probabilities may be many."""
+MAX_FACT_BYTES = 16 << 20
+"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
+MAX_KEY_BYTES = 16 << 10
+
+
+def is_url(target: str) -> bool:
+    """Whether a target is an address rather than a file."""
+    return target.startswith(("http://", "https://"))
+
+
+def checked_url(url: str) -> str:
+    """``url`` without a trailing slash; InputError for one that is no plain http(s) address."""
+    wrong = InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise wrong
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InputError(
+            f"{parts.scheme}://{parts.hostname}: an address with a user, key or query is refused",
+            hint=f"give the key in ${KEY_VARIABLE} or --api-key-file",
+        )
+    return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether ``url`` stays on this machine: by its host, for ``http://127.0.0.1.example`` lies."""
+    from ipaddress import ip_address
+
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in ``path``, else in ``$COOK_API_KEY``, else None; InputError for a bad one."""
+    if path is None:
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not key:
+            return None
+        where = f"${KEY_VARIABLE}"
+    else:
+        where = str(path)
+        try:
+            with path.open("rb") as file:
+                key = file.read(MAX_KEY_BYTES + 1).decode("utf-8", "replace").strip()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    sound = key.isascii() and key.isprintable() and " " not in key
+    if not key or len(key) > MAX_KEY_BYTES or not sound:
+        raise InputError(f"{where}: holds no key", hint="one line with the key and nothing else")
+    return key
+
+
+class Remote(ServerClient, Closing):
+    """A server at ``url``; StepError when it cannot be reached or refuses. A context manager.
+
+    ``model``: which of its models is asked, where it is a router of several. ``read_timeout_s``:
+    the most that an answer may take in all: connecting, waiting for it, and reading it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        model: str | None = None,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> None:
+        import asyncio
+
+        import httpx
+
+        self.url, self.model, self._limit_s = checked_url(url), model, read_timeout_s
+        super().__init__(self.url, model)
+        self._loop = asyncio.Runner()
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={
+                # Answers are read as they come: what is packed all the same is no JSON.
+                "Accept-Encoding": "identity",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
+            # A redirect or a proxy would take the key elsewhere.
+            follow_redirects=False,
+            trust_env=False,
+            timeout=httpx.Timeout(None, connect=10.0),
+        )
+
+    def close(self) -> None:
+        if not self._http.is_closed:
+            self._loop.run(self._http.aclose())
+            self._loop.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON at ``path``; None where the server has no such thing (404, 501, no JSON)."""
+        status, answer = self._get(path)
+        if status in (401, 403):
+            raise StepError(
+                f"{self.url} refuses the key (status {status})",
+                hint=f"give it in ${KEY_VARIABLE} or --api-key-file FILE",
+            )
+        if status == 503:
+            raise StepError(f"{self.url} is not ready (status 503)", hint="is it still loading?")
+        if status == 500 and self.model is not None:
+            raise StepError(f"{self.url}: {error_text(answer, b'no reason given')}")
+        return answer if status == 200 else None
+
+    def complete(self, payload: Mapping[str, object]) -> Completion:
+        """POST /completion, parsed."""
+        return self._post("/completion", payload, parse_completion)
+
+    def _answer(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> tuple[int, bytes]:
+        import asyncio
+
+        import httpx
+
+        # A router loads the model first.
+        quick = method == "GET" and self.model is None
+        limit_s = min(GET_TIMEOUT_S, self._limit_s) if quick else self._limit_s
+        most = MAX_ANSWER_BYTES if path == "/completion" else MAX_FACT_BYTES
+
+        async def exchange() -> tuple[int, bytes]:
+            # The body may drip as slowly as it likes: the limit is for all of it.
+            body = bytearray()
+            async with (
+                asyncio.timeout(limit_s),
+                self._http.stream(method, path, json=payload) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > most:
+                        raise StepError(
+                            f"{self.url} answered {path} with more than {most >> 20} MiB"
+                        )
+            return response.status_code, bytes(body)
+
+        try:
+            return self._loop.run(exchange())
+        except (httpx.TransportError, TimeoutError) as error:
+            late = f"the answer took more than {limit_s:g} s"
+            why = late if isinstance(error, TimeoutError) else str(error)[:200] or "no answer"
+            raise StepError(
+                f"{self.url}: {type(error).__name__}: {why}",
+                hint="is the server running? the same command again asks only what is missing",
+            ) from None

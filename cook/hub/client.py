@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from cook.engines.process.outcome import clean
@@ -35,16 +34,8 @@ _CHECK = "check the name and the revision; for a gated or private one run `hf au
 
 
 def api() -> HfApi:
-    """The client, on the endpoint of ``HF_ENDPOINT``."""
-    _quieten()
+    """The client, on the endpoint of ``HF_ENDPOINT``, made quiet."""
     from huggingface_hub import HfApi, constants
-
-    return HfApi(endpoint=constants.ENDPOINT, library_name="cook")
-
-
-@lru_cache(maxsize=1)
-def _quieten() -> None:
-    from huggingface_hub import constants
     from huggingface_hub.utils.logging import set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -53,6 +44,7 @@ def _quieten() -> None:
     for below in ("httpx2", "httpcore2"):  # they print every request, address and all
         logging.getLogger(below).setLevel(logging.WARNING)
     disable_progress_bars()
+    return HfApi(endpoint=constants.ENDPOINT, library_name="cook")
 
 
 def offline() -> bool:

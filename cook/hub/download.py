@@ -1,10 +1,15 @@
-"""Fetch files into the client's own cache, from where they stopped, each proven by its hash.
+"""Fetch files into the client's own cache, from where they stopped, each proven by its hash; or a
+model's header alone.
 
 huggingface-hub deletes what an interrupted download had (its temporary names are unique), so a
-shard of 50 GB would start again. Here the partial file keeps its name; the bytes still come by
-the client's own ``http_get``. What is complete is hashed, and only then gets its place in the
-cache (blobs, snapshots, refs: the layout that the client documents), where every other program
-finds it as well.
+shard of 50 GB would start again. Here the partial file keeps its name; the bytes still come by the
+client's own ``http_get``. What is complete is hashed, and only then gets its place in the cache
+(blobs, snapshots, refs: the layout that the client documents), where every other program finds it
+as well.
+
+A plan needs a few MB of a terabyte: the first bytes are fetched by range and stand in a sparse file
+of the true size. Everything that reads headers reads it, engines included, and it takes no more
+disk than the header.
 """
 
 from __future__ import annotations
@@ -16,11 +21,14 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cook.errors import PrerequisiteError, StepError
+from cook.errors import InputError, PrerequisiteError, StepError
 from cook.files import atomic_write, digest, fsync, remember
+from cook.formats.cursor import MalformedFile
+from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
 from cook.graph.locks import file_lock
 from cook.hub.client import PATIENT, Retry, api, failed
 from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
@@ -77,7 +85,14 @@ def fetch(
         if not listing.cached:
             for file in files:
                 _link(listing, file)
-            _note_ref(listing)
+            # What the branch or tag meant, for when the Hub is out of reach.
+            revision = listing.ref.revision or "main"
+            note = storage_folder(listing.ref) / "refs" / revision
+            if revision != listing.commit:
+                with contextlib.suppress(OSError):
+                    note.parent.mkdir(parents=True, exist_ok=True)
+                    with atomic_write(note) as whole:
+                        whole.write(listing.commit.encode("ascii"))
     except OSError as error:  # a cache that may not be written, say
         raise failed(str(listing.ref), error) from None
     paths = tuple(place(listing, f) for f in files)
@@ -168,6 +183,7 @@ class _Transfer:
     def attempt(self) -> None:
         """Have the rest of the file; OSError without a number when its bytes are wrong."""
         from huggingface_hub import constants
+        from huggingface_hub.file_download import http_get
 
         if _size(self.partial) > self.file.size_bytes:
             self.partial.unlink()
@@ -176,9 +192,21 @@ class _Transfer:
             if self.file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
                 self._by_xet()
             else:
-                self._by_http()
-        if _verified(self.partial, self.file):
-            return
+                # The address of the commit: that of the storage behind it is signed, and expires.
+                url, headers = address(self.listing, self.file)
+                mode = "r+b" if self.partial.exists() else "w+b"
+                with _Watched(self.partial, mode) as stream:
+                    have, size = stream.seek(0, io.SEEK_END), self.file.size_bytes
+                    stream.grew = self.arrived
+                    http_get(url, stream, resume_size=have, headers=headers, expected_size=size)
+        if _whole(self.partial, self.file):
+            wanted, found = self.file.sha256, hashlib.sha256()
+            if wanted is None:
+                wanted, found = self.file.git_oid, hashlib.sha1(usedforsecurity=False)
+                found.update(b"blob %d\0" % self.file.size_bytes)
+            with self.partial.open("rb") as stream:
+                if hashlib.file_digest(stream, lambda: found).hexdigest() == wanted:
+                    return
         self.partial.unlink()
         self.mismatches += 1
         if self.mismatches >= MISMATCHES:
@@ -188,17 +216,6 @@ class _Transfer:
                 hint="a proxy or a disk that damages data? `cook doctor` checks this machine",
             )
         raise OSError("checksum mismatch")
-
-    def _by_http(self) -> None:
-        from huggingface_hub.file_download import http_get
-
-        # The address of the commit, not of the storage behind it: that one is signed, and expires.
-        url, headers = address(self.listing, self.file)
-        size = self.file.size_bytes
-        with _Watched(self.partial, "r+b" if self.partial.exists() else "w+b") as stream:
-            have = stream.seek(0, io.SEEK_END)
-            stream.grew = self.arrived
-            http_get(url, stream, resume_size=have, headers=headers, expected_size=size)
 
     def _by_xet(self) -> None:
         # No resuming inside the file; but it is the one way to it.
@@ -236,17 +253,6 @@ def address(listing: Listing, file: HubFile) -> tuple[str, dict[str, str]]:
     return url, {**headers, "Accept-Encoding": "identity"}
 
 
-def _verified(path: Path, file: HubFile) -> bool:
-    if not _whole(path, file):
-        return False
-    wanted, found = file.sha256, hashlib.sha256()
-    if wanted is None:
-        wanted, found = file.git_oid, hashlib.sha1(usedforsecurity=False)
-        found.update(b"blob %d\0" % file.size_bytes)
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: found).hexdigest() == wanted
-
-
 def _link(listing: Listing, file: HubFile) -> None:
     """Have the file's name at this commit point at its bytes."""
     pointer, blob = place(listing, file), _blob(listing, file)
@@ -258,18 +264,6 @@ def _link(listing: Listing, file: HubFile) -> None:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except OSError:  # a file system without links: the file itself, as the client does it
         blob.replace(pointer)
-
-
-def _note_ref(listing: Listing) -> None:
-    """Remember what the branch or tag meant, for when the Hub is out of reach."""
-    revision = listing.ref.revision or "main"
-    if revision == listing.commit or listing.cached:
-        return
-    note = storage_folder(listing.ref) / "refs" / revision
-    with contextlib.suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(note) as whole:
-            whole.write(listing.commit.encode("ascii"))
 
 
 def _blob(listing: Listing, file: HubFile) -> Path:
@@ -289,3 +283,81 @@ def _size(path: Path) -> int:
 
 def _whole(path: Path, file: HubFile) -> bool:
     return path.is_file() and _size(path) == file.size_bytes
+
+
+FIRST_BYTES = 8 << 20
+"""Of shard 1, which has the vocabulary."""
+OTHER_BYTES = 1 << 18
+_GROWTH = 4
+
+
+def stand_in(listing: Listing, files: Sequence[HubFile], retry: Retry = PATIENT) -> Path:
+    """A GGUF (shard 1) with the true header and size of ``files``, all of its shards.
+
+    What is on this disk stands in for itself. Errors as for a download; InputError when the
+    header is not one of a GGUF.
+    """
+    folder = cook_home() / "cache" / "hub-headers" / listing.ref.repo / listing.commit
+    paths = [folder / file.path for file in files]
+    absent = missing(listing, files)
+    for path, file in zip(paths, files, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file not in absent:
+            path.unlink(missing_ok=True)
+            path.symlink_to(place(listing, file))
+    counts = [
+        min(FIRST_BYTES if i == 0 else OTHER_BYTES, f.size_bytes) for i, f in enumerate(files)
+    ]
+    sizes = [path.stat().st_size if path.is_file() else None for path in paths]
+    if sizes != [file.size_bytes for file in files]:
+        _read(listing, files, paths, counts, retry)
+    return paths[0]
+
+
+def _read(
+    listing: Listing,
+    files: Sequence[HubFile],
+    paths: Sequence[Path],
+    counts: list[int],
+    retry: Retry,
+) -> None:
+    """Fetch as much of each file as its header takes, then give each its true size."""
+    while True:
+        for path, file, count in zip(paths, files, counts, strict=True):
+            if not path.is_symlink() and (not path.exists() or path.stat().st_size < count):
+                what = f"hf://{listing.ref.repo}/{file.path}"
+                data = retry.run(what, partial(_first_bytes, listing, file, count))
+                with atomic_write(path) as whole:
+                    whole.write(data)
+        try:
+            read_gguf(paths[0], complete=False)
+            break
+        except MalformedFile as error:
+            short = paths.index(error.path)
+            most = min(MAX_HEADER_BYTES, files[short].size_bytes)
+            if counts[short] >= most:
+                raise InputError(f"{listing.ref}: {files[short].path}: {error.reason}") from None
+            counts[short] = min(counts[short] * _GROWTH, most)
+    for path, file in zip(paths, files, strict=True):
+        if not path.is_symlink():
+            with path.open("r+b") as stream:
+                stream.truncate(file.size_bytes)
+
+
+def _first_bytes(listing: Listing, file: HubFile, count: int) -> bytes:
+    from huggingface_hub import get_session
+    from huggingface_hub.utils._http import hf_raise_for_status
+
+    url, headers = address(listing, file)
+    data = bytearray()
+    wanted = {**headers, "Range": f"bytes=0-{count - 1}"}
+    with get_session().stream("GET", url, headers=wanted, timeout=30) as response:
+        hf_raise_for_status(response)
+        # A server that ignores the range sends everything: enough is enough.
+        for block in response.iter_bytes(1 << 16):
+            data += block
+            if len(data) >= count:
+                break
+    if len(data) < count:
+        raise OSError("cut short")
+    return bytes(data[:count])

@@ -1,20 +1,25 @@
-"""What a repository holds at one commit, asked of the Hub or read from the client's cache."""
+"""What a repository holds at one commit, asked of the Hub or read from the client's cache, and
+which of its files a reference means."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.naming import shard_path, split_name
 from cook.hub.client import BRIEF, Retry, api, offline
 from cook.recipe.sources import HubRef
+from cook.units import size
 
 MAX_FILES = 20_000
 COMMIT = re.compile(r"[0-9a-f]{40}")
+"""As the SHA-1 of a git blob looks."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_GIT_OID = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -75,32 +80,32 @@ def listing(ref: HubRef, retry: Retry = BRIEF) -> Listing:
 
 def live_listing(ref: HubRef, retry: Retry = BRIEF) -> Listing:
     """As :func:`listing`, from the Hub itself or not at all."""
-    return retry.run(str(ref), lambda: _asked(ref))
 
+    def ask() -> Listing:
+        from huggingface_hub.hf_api import RepoFile
 
-def _asked(ref: HubRef) -> Listing:
-    from huggingface_hub.hf_api import RepoFile
+        client = api()
+        kind = repo_type(ref)
+        commit = ref.revision if ref.revision and COMMIT.fullmatch(ref.revision) else None
+        if commit is None:
+            commit = client.repo_info(ref.repo, revision=ref.revision, repo_type=kind).sha or ""
+            if not COMMIT.fullmatch(commit):
+                raise InputError(f"{ref}: the Hub names no commit for it")
+        tree = client.list_repo_tree(ref.repo, recursive=True, revision=commit, repo_type=kind)
+        entries = list(islice(tree, MAX_FILES + 1))
+        if len(entries) > MAX_FILES:
+            raise InputError(f"{ref}: holds more than {MAX_FILES} files", hint="name a smaller one")
+        files = []
+        for entry in entries:
+            if not isinstance(entry, RepoFile) or not safe(entry.path):  # a name no disk should get
+                continue
+            large = entry.lfs
+            sha256 = large.sha256 if large and _SHA256.fullmatch(large.sha256) else None
+            oid = entry.blob_id if COMMIT.fullmatch(entry.blob_id) else None
+            files.append(HubFile(entry.path, large.size if large else entry.size, sha256, oid))
+        return Listing(ref, commit, tuple(files))
 
-    client = api()
-    kind = repo_type(ref)
-    commit = ref.revision if ref.revision and COMMIT.fullmatch(ref.revision) else None
-    if commit is None:
-        commit = client.repo_info(ref.repo, revision=ref.revision, repo_type=kind).sha or ""
-        if not COMMIT.fullmatch(commit):
-            raise InputError(f"{ref}: the Hub names no commit for it")
-    tree = client.list_repo_tree(ref.repo, recursive=True, revision=commit, repo_type=kind)
-    entries = list(islice(tree, MAX_FILES + 1))
-    if len(entries) > MAX_FILES:
-        raise InputError(f"{ref}: holds more than {MAX_FILES} files", hint="name a smaller one")
-    files = []
-    for entry in entries:
-        if not isinstance(entry, RepoFile) or not safe(entry.path):  # a name no disk should get
-            continue
-        large = entry.lfs
-        sha256 = large.sha256 if large and _SHA256.fullmatch(large.sha256) else None
-        oid = entry.blob_id if _GIT_OID.fullmatch(entry.blob_id) else None
-        files.append(HubFile(entry.path, large.size if large else entry.size, sha256, oid))
-    return Listing(ref, commit, tuple(files))
+    return retry.run(str(ref), ask)
 
 
 def cached_listing(ref: HubRef) -> Listing | None:
@@ -125,7 +130,7 @@ def cached_listing(ref: HubRef) -> Listing | None:
                     path.relative_to(root).as_posix(),
                     path.stat().st_size,
                     blob if _SHA256.fullmatch(blob) else None,
-                    blob if _GIT_OID.fullmatch(blob) else None,
+                    blob if COMMIT.fullmatch(blob) else None,
                 )
             )
     return Listing(ref, commit, tuple(files), cached=True)
@@ -152,3 +157,99 @@ def safe(path: str) -> bool:
         0 < len(p) <= 255 and p not in (".", "..") and p.isprintable() and "\\" not in p
         for p in parts
     )
+
+
+@dataclass(frozen=True)
+class ChosenFiles:
+    """A GGUF (or all shards of one), a safetensors model, or one other file.
+
+    ``files`` are in order: of a GGUF shard 1 first, of another model its weights first.
+    """
+
+    kind: Literal["gguf", "safetensors", "file"]
+    listing: Listing
+    files: tuple[HubFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+# No Python: a converter would run it.
+_OTHER_FILES = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+_NO_MODEL = ("mmproj", "imatrix")
+_MAX_OTHER_BYTES = 64 << 20
+
+
+def choose(listing: Listing) -> ChosenFiles:
+    """The file that the reference's path names, else the one model below it.
+
+    A path may be a file, any shard of a split one, a folder, or the stem of file names.
+    InputError when nothing or more than one model fits, naming what there is.
+    """
+    wanted = listing.ref.path
+    for file in listing.files:
+        if file.path == wanted:
+            if file.path.endswith(".gguf"):
+                return ChosenFiles("gguf", listing, _shards(listing, file))
+            return ChosenFiles("file", listing, (file,))
+    inside = (f"{wanted}/", wanted) if wanted is not None else ""
+    below = [f for f in listing.files if f.path.startswith(inside)]
+    names = {f.path: PurePosixPath(f.path).name.lower() for f in below if f.path.endswith(".gguf")}
+    models = [
+        f for f in below if f.path in names and not any(w in names[f.path] for w in _NO_MODEL)
+    ]
+    heads = [f for f in models if (s := split_name(Path(f.path))) is None or s.number == 1]
+    if len(heads) == 1:
+        return ChosenFiles("gguf", listing, _shards(listing, heads[0]))
+    if heads:
+        listed = ", ".join(f"{f.path} ({size(f.size_bytes)})" for f in heads[:6])
+        more = f" and {len(heads) - 6} more" if len(heads) > 6 else ""
+        raise InputError(
+            f"{listing.ref}: holds several models: {listed}{more}",
+            hint=f"add the file's path: hf://{listing.ref.repo}/{heads[0].path}",
+        )
+    if models:
+        raise InputError(f"{listing.ref}: {models[0].path}: shard 1 is not there")
+    tensors = _safetensors(below, wanted)
+    if tensors:
+        return ChosenFiles("safetensors", listing, tensors)
+    where = "on this disk" if listing.cached else f"at commit {listing.commit[:12]}"
+    close = get_close_matches(wanted or "", [f.path for f in listing.files], n=3, cutoff=0.4)
+    raise InputError(
+        f"{listing.ref}: holds no GGUF and no safetensors {where}",
+        hint=f"it has {', '.join(close)}" if close else None,
+    )
+
+
+def _shards(listing: Listing, file: HubFile) -> tuple[HubFile, ...]:
+    """Every shard of the model that ``file`` is of, in order."""
+    split = split_name(Path(file.path))
+    if split is None:
+        return (file,)
+    by_path = {f.path: f for f in listing.files}
+    shards = []
+    for number in range(1, split.count + 1):
+        name = shard_path(Path(file.path), number, split.count).as_posix()
+        if name not in by_path:
+            raise InputError(
+                f"{listing.ref}: {name}: this shard of {split.count} is not "
+                + ("on this disk" if listing.cached else "in the repository"),
+                hint="connect, and the same command fetches it" if listing.cached else None,
+            )
+        shards.append(by_path[name])
+    return tuple(shards)
+
+
+def _safetensors(below: list[HubFile], wanted: str | None) -> tuple[HubFile, ...]:
+    """The weights of one folder and what a converter reads with them."""
+    folder = PurePosixPath(wanted or ".")
+    here = [f for f in below if PurePosixPath(f.path).parent == folder]
+    weights = [f for f in here if f.path.endswith(".safetensors")]
+    # Mistral's repositories hold the same weights twice.
+    own = [f for f in weights if not PurePosixPath(f.path).name.startswith("consolidated")]
+    weights = own or weights
+    if not weights or not any(PurePosixPath(f.path).name == "config.json" for f in here):
+        return ()
+    other = [f for f in here if f.path.endswith(_OTHER_FILES) and f.size_bytes <= _MAX_OTHER_BYTES]
+    return (*weights, *other)

@@ -170,7 +170,12 @@ class Publication:
         """
         by_repository: dict[str, list[_Shard]] = {}
         for tensor, type_name in wanted:
-            repository = self._repository(type_name)
+            if type_name not in self._repositories:
+                names = ShardNames(self.asked.publisher, self.asked.model)
+                ref = HubRef(names.repository(type_name), self.asked.revision)
+                opened = open_repository(ref, self.asked.key, self.retry)
+                self._repositories[type_name] = opened
+            repository = self._repositories[type_name]
             entry = _entry(repository, tensor, type_name)
             file = repository.file(entry)
             published = PublishedTensor(
@@ -206,13 +211,6 @@ class Publication:
             found.append(whole)
         return found
 
-    def _repository(self, type_name: str) -> Repository:
-        if type_name not in self._repositories:
-            names = ShardNames(self.asked.publisher, self.asked.model)
-            ref = HubRef(names.repository(type_name), self.asked.revision)
-            self._repositories[type_name] = open_repository(ref, self.asked.key, self.retry)
-        return self._repositories[type_name]
-
     @property
     def left_bytes(self) -> int:
         """What a build would still download of the shards that were asked for."""
@@ -221,19 +219,20 @@ class Publication:
     @property
     def origins(self) -> tuple[HubOrigin, ...]:
         """Where each type came from, at which commit, and who signed for it."""
-        return tuple(self._origin(name, r) for name, r in self._repositories.items())
-
-    def _origin(self, type_name: str, repository: Repository) -> HubOrigin:
-        taken = [(d, s.file) for d, s in self._taken.items() if s.repository is repository]
-        known = repository.listing
-        return HubOrigin(
-            role=f"tensors as {type_name}",
-            reference=str(known.ref),
-            commit=known.commit,
-            files=tuple((file.path, digest) for digest, file in taken),
-            size_bytes=sum(file.size_bytes for _, file in taken),
-            signature=repository.signature,
-        )
+        found = []
+        for name, repository in self._repositories.items():
+            taken = [(d, s.file) for d, s in self._taken.items() if s.repository is repository]
+            known = repository.listing
+            origin = HubOrigin(
+                role=f"tensors as {name}",
+                reference=str(known.ref),
+                commit=known.commit,
+                files=tuple((file.path, digest) for digest, file in taken),
+                size_bytes=sum(file.size_bytes for _, file in taken),
+                signature=repository.signature,
+            )
+            found.append(origin)
+        return tuple(found)
 
     @property
     def warnings(self) -> tuple[str, ...]:

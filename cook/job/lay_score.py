@@ -8,7 +8,7 @@ from functools import cache
 
 from cook.documents.tree import Keys
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs, cache_halves
-from cook.engines.ngram_settings import DEFAULTS, doubts
+from cook.engines.speculation import DEFAULTS, doubts
 from cook.engines.worker.compile import knows_heads, locate
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine
-from cook.engines.ngram_settings import NgramSettings
+from cook.engines.speculation import NgramSettings
 from cook.formats.heads import Head
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction

@@ -16,11 +16,9 @@ from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo, header
 from cook.formats.naming import shards_of
 from cook.graph.step import Source, digest_of_all, source
-from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
-from cook.hub.download import fetch, left_bytes, place
-from cook.hub.header import stand_in
-from cook.hub.listing import listing
+from cook.hub.download import fetch, left_bytes, place, stand_in
+from cook.hub.listing import ChosenFiles, choose, listing
 from cook.hub.published import Publication
 from cook.output import Output
 from cook.provenance import HubOrigin
@@ -185,16 +183,16 @@ class SourceReader:
         digests = tuple((f.path, f.sha256) for f in files)
         origin = HubOrigin(role, str(ref), found.commit, digests, chosen.size_bytes)
         left = left_bytes(found, files)
-        if chosen.kind is DownloadKind.SAFETENSORS:
+        if chosen.kind == "safetensors":
             return self._to_convert(chosen, origin, left)
         # The digest that `cook.graph.step.source` will find, from the Hub's listing.
         hashes = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
         digest = digest_of_all(hashes) if len(hashes) == len(files) else None
-        small = chosen.kind is DownloadKind.FILE and chosen.size_bytes <= SMALL_BYTES
+        small = chosen.kind == "file" and chosen.size_bytes <= SMALL_BYTES
         if not self.plan_only or not left or digest is None or small:
             return self._here(self._fetched(chosen, left), origin=origin)
         # What a plan needs of a source that is not here yet.
-        if chosen.kind is DownloadKind.GGUF:
+        if chosen.kind == "gguf":
             path = stand_in(found, files, self._retry)
         else:
             path = place(found, files[0])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cook.engines.threads import engine_threads
+from cook.engines.environment import engine_threads
 from cook.graph.execute import closure
 from cook.graph.step import READ_BYTES_S, Cost, Step
 from cook.graph.store import Artifact, Store

@@ -16,7 +16,7 @@ from cook.job.predict import (
 )
 from cook.output import Column, Output, plain, right
 from cook.record.record import SlotSpeed
-from cook.report.sections.in_parallel import answers, gain
+from cook.report.sections.conditions import answers, gain
 from cook.scoring.compare import by_category
 from cook.scoring.iid import CAVEAT
 from cook.scoring.price import Forecast

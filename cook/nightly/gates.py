@@ -1,4 +1,4 @@
-"""Which changes since the accepted night are regressions.
+"""Which changes since the accepted night, or another record, are regressions.
 
 Counts, perplexity, KLD and sizes are exact: a regression is a change for the worse by more than its
 tolerance. A speed is noisy: its interval must also exclude that nothing was lost. What was not
@@ -8,15 +8,33 @@ measured tonight, or is of other prompts or texts, is not judged, and says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-from cook.nightly.history import ReferenceNights
-from cook.nightly.night import Night, changed_since, conditions_changed
+from cook.errors import GateError, InputError
+from cook.nightly.history import (
+    History,
+    Night,
+    ReferenceNights,
+    changed_since,
+    conditions_changed,
+    night_of,
+    read_history,
+)
 from cook.nightly.pipeline import GatesSpec
 from cook.nightly.speed import Sides, SpeedChange, speed_change, start_error
-from cook.record.record import Candidate, Objective, PromptFigures, Record, ReplayedPrompts
+from cook.output import Output
+from cook.record.record import (
+    Candidate,
+    Objective,
+    PromptFigures,
+    Record,
+    ReplayedPrompts,
+    read_record,
+)
+from cook.units import plural
 
 LEAST_KLD = 1e-3
 """Nats. A KLD below this is as good as none, and its relative changes mean nothing."""
@@ -83,9 +101,14 @@ def judge(now: Night, reference: ReferenceNights | None, gates: GatesSpec) -> Ju
     notes = ["no good night of this series to compare with"] if accepted is None else []
     if accepted is not None:
         tonight, then = now.record, accepted.record
-        findings += _merged(
-            [*_counts(tonight, then, gates.acceptance_points), *_files(tonight, then, gates)]
-        )
+        exact = [*_counts(tonight, then, gates.acceptance_points), *_files(tonight, then, gates)]
+        same = [f for f in exact if f.now is not None and f.now == f.before]
+        findings += [f for f in exact if f not in same]
+        if same:  # one line for everything that is identical
+            names = ", ".join(dict.fromkeys(f.gate for f in same))
+            subjects = ", ".join(dict.fromkeys(f.subject for f in same))
+            text = "identical to the last digit"
+            findings.append(Finding(names, subjects, Verdict.SAME, text, change=0.0))
         notes += [f"changed since then: {change}" for change in changed_since(tonight, then)]
         if now.pick != accepted.pick:
             notes.append(f"pick: {accepted.pick or 'none'} then, {now.pick or 'none'} now")
@@ -100,16 +123,6 @@ def _verdict(worse: float, tolerance: float) -> Verdict:
     if abs(worse) <= tolerance:
         return Verdict.SAME
     return Verdict.REGRESSION if worse > 0 else Verdict.IMPROVEMENT
-
-
-def _merged(exact: Sequence[Finding]) -> Iterator[Finding]:
-    """One line for everything that is identical."""
-    same = [f for f in exact if f.now is not None and f.now == f.before]
-    yield from (f for f in exact if f not in same)
-    if same:
-        gates = ", ".join(dict.fromkeys(f.gate for f in same))
-        subjects = ", ".join(dict.fromkeys(f.subject for f in same))
-        yield Finding(gates, subjects, Verdict.SAME, "identical to the last digit", change=0.0)
 
 
 def _counts(now: Record, then: Record, points: float) -> Iterator[Finding]:
@@ -307,3 +320,57 @@ def _sides(night: Night, name: str) -> Sides:
         return (one.prompts,)
     plain = night.no_draft(one.engine)
     return (one.prompts, plain.prompts) if plain is not None and plain.prompts is not None else ()
+
+
+def compare(record: Record, against: Path) -> Judgement:
+    """Every gate of ``record`` against ``against``: a history (.jsonl) or another record.
+
+    InputError where there is nothing to compare with.
+    """
+    night = night_of(record)
+    if against.suffix != ".jsonl":
+        other = night_of(read_record(against))
+        return judge(night, ReferenceNights(other, (other,), (other,), (other,)), GatesSpec())
+    if not against.is_file():
+        raise InputError(f"{against}: no such history", hint="`cook sweep PIPELINE` writes one")
+    # A record does not know which cell of a pipeline it was; what it measured says so.
+    earlier = tuple(
+        n
+        for n in read_history(against).nights
+        if n.series[1:] == night.series[1:] and n.created < night.created
+    )
+    found = History(against, earlier).reference(earlier[-1].series) if earlier else None
+    if found is None:
+        raise InputError(
+            f"{against}: no earlier good night of {record.recipe} with this text, these engines "
+            "and this machine",
+            hint="compare with a record of your choice: --against RECORD",
+        )
+    return judge(night, found, GatesSpec())
+
+
+def as_document(judgement: Judgement | None) -> dict[str, object] | None:
+    """The judgement for ``--json``, without the nights' own columns."""
+    if judgement is None:
+        return None
+    before = judgement.accepted.created if judgement.accepted else None
+    return {"before": before, "findings": judgement.findings, "notes": judgement.notes}
+
+
+def show(judgement: Judgement, output: Output) -> None:
+    """The findings as a table, what is worse first; notes on stderr."""
+    order = [Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.SAME, Verdict.NOT_JUDGED]
+    found = sorted(judgement.findings, key=lambda f: order.index(f.verdict))
+    rows = [(f.verdict, f.gate, f.subject, f.text) for f in found]
+    output.table(rows, ["verdict", "gate", "of", "then and now"])
+    if judgement.accepted is not None:
+        output.say(f"compared with {judgement.accepted.created}")
+    for note in judgement.notes:
+        output.say(note)
+
+
+def raise_for(judgement: Judgement) -> None:
+    """GateError (exit 4) where something is worse for certain."""
+    if worse := judgement.regressions:
+        named = ", ".join(f"{f.gate} of {f.subject}" for f in worse[:3])
+        raise GateError(f"{plural(len(worse), 'regression')}: {named}")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -28,10 +28,6 @@ Engines = Annotated[
     BeforeValidator(one_or_many, json_schema_input_type=Name | list[Name]),
     Field(max_length=16),
 ]
-
-
-def _as_entry(value: Any) -> Any:
-    return {"recipe": value} if isinstance(value, str) else value
 
 
 class EntrySpec(Spec):
@@ -79,7 +75,12 @@ class PipelineSpec(Spec):
     name: Name
     description: Annotated[str, Field(max_length=10_000)] | None = None
     recipes: Annotated[
-        tuple[Annotated[EntrySpec, BeforeValidator(_as_entry)], ...],
+        tuple[
+            Annotated[
+                EntrySpec, BeforeValidator(lambda v: {"recipe": v} if isinstance(v, str) else v)
+            ],
+            ...,
+        ],
         Field(min_length=1, max_length=64),
     ]
     engines: Engines = ()

@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cook.nightly.night import Night
-from cook.record.record import Candidate, PromptFigures
+from cook.nightly.history import Night
+from cook.record.record import PromptFigures
 from cook.scoring.compare import START, student_quantile
 from cook.units import plural
 
@@ -144,12 +144,13 @@ def start_error(nights: Sequence[Night], time: str, plain: str | None = None) ->
     total = weight = freedom = 0.0
     for then, now in pairwise(nights[-MOST_NIGHTS:]):
         for side in ("prompts", "reference"):
-            changes = [
-                change
+            pairs = [
+                (getattr(mine, side), getattr(then.candidate(mine.name), side, None))
                 for mine in now.live
                 if plain is None or (side == "prompts" and mine == now.no_draft(plain))
-                if (change := _between(mine, then.candidate(mine.name), side, time)) is not None
             ]
+            found = [_night_change(*pair, time) for pair in pairs if None not in pair]
+            changes = [change for change in found if change is not None]
             count = len(changes) - (plain is None)
             if count > 0:
                 values = np.array([one.change for one in changes])
@@ -162,11 +163,6 @@ def start_error(nights: Sequence[Night], time: str, plain: str | None = None) ->
         return StartError()
     deviation = math.sqrt(max(total, 0.0) / weight)
     return StartError(deviation, max(1.0, freedom / EFFICIENCY), min(len(nights), MOST_NIGHTS))
-
-
-def _between(mine: Candidate, theirs: Candidate | None, side: str, time: str) -> SpeedChange | None:
-    pair = getattr(mine, side), getattr(theirs, side, None)
-    return None if None in pair else _night_change(*pair, time)
 
 
 @lru_cache(maxsize=4096)

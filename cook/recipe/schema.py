@@ -43,7 +43,7 @@ from cook.recipe.sources import OWN_HEAD, HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
-    from cook.engines.ngram_settings import NgramSettings, NgramType
+    from cook.engines.speculation import NgramSettings, NgramType
     from cook.formats.sampling import Sampling
 
 
@@ -679,7 +679,7 @@ class RivalSpec(Spec):
 
     def to_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
         """The settings for an engine; for `all` one each of those ``known`` to it."""
-        from cook.engines.ngram_settings import NgramSettings, NgramType
+        from cook.engines.speculation import NgramSettings, NgramType
 
         if self.type == "all":
             return tuple(NgramSettings(one) for one in known)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
-from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server_api import DepthCount as DepthCount
+from cook.engines.speculation import NgramSettings
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine

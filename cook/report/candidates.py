@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cook.record.record import Candidate, Draft, Figures, Objective, Record
+from cook.record.record import Candidate, Draft, Objective, Record
 from cook.report.document import Block, Cells, Section, Table, Text, figures
 from cook.report.speedups import DECODE, WHOLE, speed_notes, speed_of, speedup_text
 from cook.report.texts import counts, divergence, perplexity, tokens_per_s
@@ -53,7 +53,33 @@ def candidates_table(
         *("decode t/s", "decode speedup", "end-to-end t/s", _speedup_title(record)),
         *(*chance, "figures"),
     )
-    rows = (_row(record, candidate) for candidate in candidates)
+    rows: list[Cells] = []
+    for candidate in candidates:
+        draft = record.draft(candidate.draft)
+        # Acceptance is of live requests; or of the replay of all prompts, where a candidate had
+        # only some of them live, did not run, or is picked by counts.
+        replayed = candidate.predicted.figures if candidate.predicted else None
+        decode, whole = (speed_of(record, candidate, one) for one in (DECODE, WHOLE))
+        by_counts = not Objective(record.pick.maximize).timed
+        some_live = whole is not None and whole.part is not None
+        found = (replayed if by_counts or some_live else None) or candidate.live or replayed
+        within = record.pick.within.get(candidate.name)
+        rows.append(
+            (
+                candidate.name,
+                size(draft.file_bytes) if draft else None,
+                *quality_cells(draft),
+                counts(found),
+                number(found.acceptance_rate, ".1%") if found else None,
+                number(found.acceptance_length, ".2f") if found else None,
+                tokens_per_s(decode.tokens_per_s) if decode else None,
+                speedup_text(decode.speedup, None) if decode else None,
+                tokens_per_s(whole.tokens_per_s) if whole else None,
+                whole.text if whole else None,
+                *((number(within, ".0%"),) if record.pick.within else ()),
+                whole.kind if whole else None,
+            )
+        )
     return figures(titles, rows, title=title, pick=record.pick.candidate, words=("figures",))
 
 
@@ -78,38 +104,6 @@ def drafts_table(drafts: Iterable[Draft], title: str | None = None) -> Table:
         bpw, found, kld = quality_cells(draft)
         rows.append((draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld))
     return figures(("quant", "size", *QUALITY), rows, title=title)
-
-
-def _row(record: Record, candidate: Candidate) -> Cells:
-    draft = record.draft(candidate.draft)
-    found = _counted(record, candidate)
-    decode, whole = (speed_of(record, candidate, one) for one in (DECODE, WHOLE))
-    chance = record.pick.within.get(candidate.name)
-    return (
-        candidate.name,
-        size(draft.file_bytes) if draft else None,
-        *quality_cells(draft),
-        counts(found),
-        number(found.acceptance_rate, ".1%") if found else None,
-        number(found.acceptance_length, ".2f") if found else None,
-        tokens_per_s(decode.tokens_per_s) if decode else None,
-        speedup_text(decode.speedup, None) if decode else None,
-        tokens_per_s(whole.tokens_per_s) if whole else None,
-        whole.text if whole else None,
-        *((number(chance, ".0%"),) if record.pick.within else ()),
-        whole.kind if whole else None,
-    )
-
-
-def _counted(record: Record, candidate: Candidate) -> Figures | None:
-    """What acceptance is of: live requests; or the replay of all prompts, where a candidate had
-    only some of them live, did not run, or is picked by counts."""
-    replayed = candidate.predicted.figures if candidate.predicted else None
-    speed = speed_of(record, candidate)
-    by_counts = not Objective(record.pick.maximize).timed
-    if replayed is not None and (by_counts or (speed is not None and speed.part is not None)):
-        return replayed
-    return candidate.live or replayed
 
 
 def quality_cells(draft: Draft | None) -> tuple[str | None, str | None, str | None]:

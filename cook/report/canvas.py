@@ -1,26 +1,79 @@
 """Drawing with matplotlib: themed SVG that goes inline into a page, SVG files and PNG.
 
 matplotlib is imported here only, inside functions. Lengths are CSS pixels: a drawing is so wide
-as it will be shown, so that its letters have the size of the page's.
+as it will be shown, so that its letters have the size of the page's. It is drawn in the colours
+of a light page; in SVG each is then replaced by a CSS variable, so that one picture serves both
+themes. Hence no two names may share a light colour.
+
+A map of a model has a column a layer and a row a tensor group, each cell as dark as its figure.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
+from math import log2
 from typing import TYPE_CHECKING, Any, Literal
 
 from cook.paths import package_dir
-from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
 from cook.report.texts import clipped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+Colours = Mapping[str, str]
+
+_PAIRS: dict[str, tuple[str, str]] = {
+    "page": ("#fdfdfc", "#14171b"),
+    "ink": ("#1c2127", "#e4e7ea"),
+    "muted": ("#5d6670", "#98a2ad"),
+    "grid": ("#dfe3e7", "#2b3138"),
+    "pick": ("#b3261e", "#ff8a80"),
+    # Series: distinct in both themes and by the colour-blind in the order given.
+    "s0": ("#0b5fbe", "#62a8ff"),
+    "s1": ("#c45500", "#f7954a"),
+    "s2": ("#157a48", "#4cc27a"),
+    "s3": ("#7a3fd0", "#be95ff"),
+    "s4": ("#0c7b86", "#40c8d4"),
+    "s5": ("#8a5f0d", "#dcb13a"),
+    "s6": ("#b02e80", "#fb82c0"),
+    "s7": ("#4f5a66", "#aab4bf"),
+    # A ramp from few bits to many, and text that reads upon it.
+    "h0": ("#e8f1fb", "#17283c"),
+    "h1": ("#d0e3f6", "#1b3653"),
+    "h2": ("#b0d0ef", "#20466d"),
+    "h3": ("#8ab8e5", "#285a8b"),
+    "h4": ("#5f9ad6", "#2f6699"),
+    "h5": ("#2f70b8", "#4d8ecb"),
+    "h6": ("#1f5fa8", "#77afe2"),
+    "h7": ("#123f79", "#aed3f4"),
+    "on_light": ("#1c2128", "#e4e7eb"),
+    "on_dark": ("#fdfdfd", "#10141a"),
+}
+
+LIGHT: Colours = {name: light for name, (light, _) in _PAIRS.items()}
+DARK: Colours = {name: dark for name, (_, dark) in _PAIRS.items()}
+SERIES = 8
+RAMP = 8
+
+
+def css(colours: Colours) -> str:
+    """Custom properties that hold ``colours``."""
+    return "".join(f"--{name.replace('_', '-')}:{value};" for name, value in colours.items())
+
+
+def ramp(value: float, low: float, high: float) -> tuple[str, str]:
+    """(fill, text) names for ``value`` on a scale from ``low`` to ``high``."""
+    share = (value - low) / (high - low) if high > low else 0.5
+    step = min(RAMP - 1, max(0, int(share * RAMP)))
+    return f"h{step}", "on_dark" if step >= RAMP // 2 + 1 else "on_light"
+
 
 PAGE = package_dir() / "report" / "page"
 WIDTHS = {"half": 430, "full": 1056}
@@ -190,6 +243,14 @@ class Sheet:
         named.sort(key=lambda point: not point.strong)
         spots = [axes.transData.transform((point.x, point.y)) for point in named]
         taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in spots]
+        inside: Any = axes.bbox
+
+        def cost(box: Bbox) -> float:
+            """The area that a name would cover of others, and 30 a pixel beyond the edges."""
+            common = (Bbox.intersection(box, other) for other in taken)
+            beyond: float = max(0.0, inside.x0 - box.x0) + max(0.0, box.x1 - inside.x1 - 4)
+            return 30 * beyond + sum(float(part.width * part.height) for part in common if part)
+
         for point, (x, y) in zip(named, spots, strict=True):
             text = label(point.text, 24)
             width = len(text) * FONT_PX * (0.66 if point.strong else 0.6)
@@ -197,7 +258,7 @@ class Sheet:
                 (dx, dy): Bbox.from_bounds(x + dx - (0 if dx > 0 else width), y + dy - 6, width, 12)
                 for dx, dy in OFFSETS
             }
-            dx, dy = min(boxes, key=lambda offset: _cost(boxes[offset], taken, axes.bbox))
+            dx, dy = min(boxes, key=lambda offset: cost(boxes[offset]))
             taken.append(boxes[dx, dy])
             if point.strong:
                 self.ring(axes, point.x, point.y)
@@ -218,15 +279,6 @@ class Sheet:
 def label(text: str, most: int = 40) -> str:
     """``text`` fit for a plot: one line of at most ``most`` characters that XML may hold."""
     return clipped(text.replace("\n", " ").replace("\t", " "), most)
-
-
-def _cost(box: Any, taken: Sequence[Any], inside: Any) -> float:
-    """The area that a name would cover of what is ``taken``, and 30 a pixel beyond the edges."""
-    from matplotlib.transforms import Bbox
-
-    common = (Bbox.intersection(box, other) for other in taken)
-    beyond: float = max(0.0, inside.x0 - box.x0) + max(0.0, box.x1 - inside.x1 - 4)
-    return 30 * beyond + sum(float(part.width * part.height) for part in common if part)
 
 
 def inline_svg(plot: Plot) -> str:
@@ -294,3 +346,90 @@ def _bare_svg(plot: Plot) -> str:
 
     # Only tags are touched: a label is data, whatever it looks like.
     return _TAG.sub(themed, svg).strip()
+
+
+ROW_PX = 25
+EDGE = 0.22
+"""Width of the column of tensors that belong to no layer, in shares of the layers."""
+LETTERS = 128
+"""Letters next to each other for which the cells of a full-width drawing have room."""
+
+
+@dataclass(frozen=True)
+class LayerCell:
+    """Layers that are alike in one row, as a block. ``first_layer`` None: of no layer.
+
+    ``shade`` None: there is no figure. The longest of ``texts`` that has room stands in it.
+    """
+
+    row: str
+    first_layer: int | None
+    last_layer: int | None
+    shade: float | None
+    texts: tuple[str, ...]
+
+
+def shade_of(bpw: float) -> float:
+    """Of bits per weight: from 1 to 16, each doubling alike."""
+    return log2(min(max(bpw, 1.0), 16.0))
+
+
+def map_plot(
+    name: str,
+    title: str,
+    alt: str,
+    maps: Sequence[tuple[str, Sequence[LayerCell]]],
+    ends: tuple[float, float] | None = None,
+) -> Plot:
+    """``maps`` with their titles, two next to each other, rows in the order of their first cells,
+    shaded between ``ends`` or else their own extremes."""
+    shades = [cell.shade for _, cells in maps for cell in cells if cell.shade is not None]
+    shaded = ends or (min(shades, default=0.0), max(shades, default=1.0))
+    columns = min(len(maps), 2)
+    rows = [len({cell.row for cell in cells}) for _, cells in maps]
+    heights = [max(rows[i : i + columns]) for i in range(0, len(rows), columns)]
+
+    def draw(sheet: Sheet) -> None:
+        grid = sheet.figure.subplots(
+            len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights}
+        ).flatten()
+        for unused in grid[len(maps) :]:
+            unused.set_axis_off()
+        for (name, cells), axes in zip(maps, grid, strict=False):
+            axes.set_title(label(name, 46), pad=6)
+            _draw_map(sheet, axes, cells, shaded, LETTERS / columns)
+
+    height = 20 + sum(62 + ROW_PX * count for count in heights)
+    return Plot(name, title, alt, draw, height, "full")
+
+
+def _draw_map(
+    sheet: Sheet,
+    axes: Axes,
+    cells: Sequence[LayerCell],
+    ends: tuple[float, float],
+    letters: float,
+) -> None:
+    axes.spines[:].set_visible(False)
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    layers = 1 + max((c.last_layer for c in cells if c.last_layer is not None), default=-1)
+    edge = max(layers, 4) * EDGE
+    whole = max(layers, 1) + edge
+    for cell in cells:
+        if cell.first_layer is None or cell.last_layer is None:
+            left, width = -edge, edge * 0.94
+        else:
+            left, width = float(cell.first_layer), float(cell.last_layer - cell.first_layer + 1)
+        row = rows.index(cell.row)
+        fill, ink = ramp(cell.shade, *ends) if cell.shade is not None else ("grid", "ink")
+        gap = min(0.06 * width, 0.002 * whole)
+        axes.barh(row, width - 2 * gap, 0.92, left + gap, color=sheet.colour(fill))
+        text = next((t for t in cell.texts if len(t) <= width / whole * letters), "")
+        middle = left + width / 2
+        axes.text(middle, row, text, ha="center", va="center", fontsize=10, color=sheet.colour(ink))
+    axes.set(xlim=(-edge, max(layers, 1)), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows])
+    ticks = range(0, layers, max(1, -(-layers // 16)))
+    axes.set_xticks([-edge / 2, *(t + 0.5 for t in ticks)], ["-", *map(str, ticks)])
+    axes.tick_params(length=0)
+    axes.set_xlabel("layer (-: of no layer)")

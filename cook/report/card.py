@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from cook.formats.naming import model_stem
 from cook.formats.quant_types import Flavour
-from cook.record.record import Candidate, Draft, Record
+from cook.record.record import Draft, Record
 from cook.report.candidates import QUALITY, REPLAYED, quality_cells, speeds_table
 from cook.report.commands import (
     imatrix_step,
@@ -27,10 +27,10 @@ from cook.report.commands import (
 )
 from cook.report.compared import at_common_setting, kind_of, picked
 from cook.report.document import Cells, Table, figures
-from cook.report.markdown import Marked, written
 from cook.report.public import public
 from cook.report.speedups import drafts_at_their_best, speed_notes
 from cook.report.texts import counts
+from cook.report.writing import Marked, written
 from cook.units import number, short_size
 
 MARK = "<!-- written by cook publish -->"
@@ -60,6 +60,11 @@ def card(record: Record, facts: CardFacts) -> str:
     winner, kind = picked(record), kind_of(record)
     runs = winner is not None and winner.command and winner.draft in facts.files
     _, every = at_common_setting(record, kind)
+    made = [(d.engine, step) for d in drafts for step in making_steps(record, d)]
+    steps = list(dict.fromkeys(step for _, step in made))  # what makes every file again
+    matrices = dict.fromkeys(m for s in steps if (m := imatrix_step(record, s)) is not None)
+    engines = [record.engines[e] for e in dict.fromkeys(e for e, _ in made) if e in record.engines]
+    comment = "with " + " and ".join(f"{e.flavour} {e.build}" for e in engines)
     failed = [f"{s.label} failed: {s.error}" for s in record.steps if s.error is not None]
     return written(
         "card.md.jinja",
@@ -79,7 +84,7 @@ def card(record: Record, facts: CardFacts) -> str:
         quality=next((d.quality for d in record.drafts if d.quality), None),
         machine=record.machine,
         made={draft.quant for draft in drafts if quantize_step(record, draft) is not None},
-        script=_script(record, drafts),
+        script=script(comment, [*matrices], steps) if steps else "",
     )
 
 
@@ -151,35 +156,17 @@ def _quants(record: Record, drafts: Sequence[Draft]) -> Table:
         if found is not None:
             mark = "" if kind == "live" else REPLAYED
             acceptance = f"{mark}{number(found.acceptance_rate, '.1%')} ({counts(found)})"
+        settings = None
+        if candidate is not None and (chosen_here := candidate.settings) is not None:
+            settings = str(chosen_here.n_max)
+            settings += f", n_min {chosen_here.n_min}" if chosen_here.n_min else ""
+            settings += f", p_min {chosen_here.p_min:g}" if chosen_here.p_min else ""
+            settings += f", KV {candidate.cache_type}" if candidate.cache_type else ""
         own = speeds_of[candidate.name] if candidate else nothing
-        rows.append((*known, acceptance, _settings(candidate), *own))
+        rows.append((*known, acceptance, settings, *own))
     bare = (c.name for c in record.candidates if c.draft is None)
     rows += [(name, *[None] * 6, *speeds_of[name]) for name in bare]
     acceptance_title = f"acceptance at {chosen}" if chosen else "acceptance"
     speed_titles = [title for title, _ in speeds.columns[1:]]
     titles = (*quality, acceptance_title, "best draft length", *speed_titles)
     return figures(titles, rows, title=None, words=("figures",))
-
-
-def _settings(candidate: Candidate | None) -> str | None:
-    """Draft length, and what else is set."""
-    if candidate is None or candidate.settings is None:
-        return None
-    found = candidate.settings
-    words = str(found.n_max)
-    words += f", n_min {found.n_min}" if found.n_min else ""
-    words += f", p_min {found.p_min:g}" if found.p_min else ""
-    return words + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
-
-
-def _script(record: Record, drafts: Sequence[Draft]) -> str:
-    """What makes every file again; empty where cook made none."""
-    made = [(d, step) for d in drafts for step in making_steps(record, d)]
-    if not made:
-        return ""
-    steps = list(dict.fromkeys(step for _, step in made))
-    matrices = dict.fromkeys(m for s in steps if (m := imatrix_step(record, s)) is not None)
-    engines = dict.fromkeys(d.engine for d, _ in made)
-    known = [record.engines[name] for name in engines if name in record.engines]
-    comment = "with " + " and ".join(f"{e.flavour} {e.build}" for e in known)
-    return script(comment, [*matrices], steps)

@@ -11,7 +11,7 @@ from cook.record.record import Candidate, Record
 from cook.report.commands import server_command
 from cook.report.compared import draft_of, picked
 from cook.report.document import Fact, Headline
-from cook.report.sections.other_chains import chain_answers
+from cook.report.sections.conditions import chain_answers
 from cook.report.speedups import (
     DECODE,
     WHOLE,
@@ -31,6 +31,7 @@ def headline(record: Record) -> Headline:
     if not record.candidates:
         title = f"{len(record.drafts)} quants"
         return Headline(title, "This recipe scores no candidates.", (), None, no_pick, warnings)
+    left_out = "; ".join(_reasons(record)) or "nothing: every setting ran live"
     shown = Headline(
         title="Nothing qualifies",
         why=record.pick.sentence,
@@ -39,7 +40,7 @@ def headline(record: Record) -> Headline:
         command_absent=no_pick,
         warnings=warnings,
         evidence=(*_evidence(record, winner),),
-        answers=(*_use(record), *_what_lost(record, winner), _left_out(record)),
+        answers=(*_use(record), *_what_lost(record, winner), Fact("left out", left_out)),
     )
     if winner is None:
         return shown
@@ -70,7 +71,24 @@ def printed_answers(record: Record, rows: int) -> Iterator[str]:
 
 
 def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
-    yield from _speedup(record, winner) if winner.draft is not None else _best_draft(record)
+    best = speed_of(record, winner)
+    if winner.draft is None:  # what the best draft would have made of it
+        objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
+        speeds = ((speed_of(record, c, objective), c.name) for c in record.candidates if c.draft)
+        ratios = [(s.speedup, n) for s, n in speeds if s is not None and s.speedup is not None]
+        if ratios:
+            ratio, name = max(ratios)
+            what = "end-to-end" if objective is WHOLE else "decode"
+            yield Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
+    elif best is not None and best.speedup is not None:
+        note = "over no draft, predicted"
+        if winner.live is not None:
+            note = f"over no draft, live on {plural(winner.live.requests, 'request')}"
+            note += f", {winner.live.tokens:,} tokens"
+        if (sure := best.interval) is not None:
+            note += f"; {sure.low:.2f} to {sure.high:.2f} on other such prompts"
+            note += f" ({sure.confidence:.0%})"
+        yield Fact("end-to-end speedup", f"{best.speedup:.2f}x", note)
     yield from _speed(record, winner)
     yield from _confidence(record)
     found = winner.live or (winner.predicted.figures if winner.predicted else None)
@@ -82,31 +100,6 @@ def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
     draft = draft_of(record, winner)
     if draft is not None and (file := size(draft.file_bytes)) is not None:
         yield Fact("draft file", file, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
-
-
-def _speedup(record: Record, winner: Candidate) -> Iterator[Fact]:
-    found = speed_of(record, winner)
-    if found is None or found.speedup is None:
-        return
-    note = "over no draft, predicted"
-    if winner.live is not None:
-        note = f"over no draft, live on {plural(winner.live.requests, 'request')}"
-        note += f", {winner.live.tokens:,} tokens"
-    if (sure := found.interval) is not None:
-        note += f"; {sure.low:.2f} to {sure.high:.2f} on other such prompts"
-        note += f" ({sure.confidence:.0%})"
-    yield Fact("end-to-end speedup", f"{found.speedup:.2f}x", note)
-
-
-def _best_draft(record: Record) -> Iterator[Fact]:
-    """What the best draft would have made of it, where none won."""
-    objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
-    speeds = ((speed_of(record, c, objective), c.name) for c in record.candidates if c.draft)
-    ratios = [(s.speedup, name) for s, name in speeds if s is not None and s.speedup is not None]
-    if ratios:
-        ratio, name = max(ratios)
-        what = "end-to-end" if objective is WHOLE else "decode"
-        yield Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
 
 
 def _speed(record: Record, winner: Candidate) -> Iterator[Fact]:
@@ -191,7 +184,19 @@ def _use(record: Record) -> Iterator[Fact]:
         return
     if winner.draft is not None:
         yield _output(record, winner)
-    yield _memory(record, winner)
+    draft = draft_of(record, winner) if winner.draft is not None else None
+    parts = []
+    if draft is not None and draft.memory_bytes is not None:
+        at = f" at a context of {winner.serving.context}" if winner.serving else ""
+        on = f", {size(draft.device_bytes)} of it on devices" if draft.device_bytes else ""
+        parts.append(f"the draft takes {size(draft.memory_bytes)}{at}{on}")
+    elif draft is not None and draft.file_bytes is not None:
+        parts.append(f"the draft's weights are {size(draft.file_bytes)}")
+    parts.append(f"the target's file is {size(record.target_bytes)}")
+    if winner.server_peak_rss_bytes is not None:
+        peak = size(winner.server_peak_rss_bytes)
+        parts.append(f"the server's peak was {peak} of main memory")
+    yield Fact("memory", "; ".join(parts))
     if winner.settings is not None:
         length = f"{winner.settings.n_max}"
         if record.pick.within:
@@ -234,22 +239,6 @@ def _output(record: Record, winner: Candidate) -> Fact:
     return Fact("output", "not compared with that without a draft")
 
 
-def _memory(record: Record, winner: Candidate) -> Fact:
-    draft = draft_of(record, winner) if winner.draft is not None else None
-    parts = []
-    if draft is not None and draft.memory_bytes is not None:
-        at = f" at a context of {winner.serving.context}" if winner.serving else ""
-        on = f", {size(draft.device_bytes)} of it on devices" if draft.device_bytes else ""
-        parts.append(f"the draft takes {size(draft.memory_bytes)}{at}{on}")
-    elif draft is not None and draft.file_bytes is not None:
-        parts.append(f"the draft's weights are {size(draft.file_bytes)}")
-    parts.append(f"the target's file is {size(record.target_bytes)}")
-    if winner.server_peak_rss_bytes is not None:
-        peak = size(winner.server_peak_rss_bytes)
-        parts.append(f"the server's peak was {peak} of main memory")
-    return Fact("memory", "; ".join(parts))
-
-
 def _what_lost(record: Record, winner: Candidate | None) -> Iterator[Fact]:
     """The other drafts at their best, fastest first, and categories on which the pick loses."""
     others = [
@@ -267,10 +256,6 @@ def _what_lost(record: Record, winner: Candidate | None) -> Iterator[Fact]:
         yield Fact("where it loses", f"slower than no draft on {named(slow)}")
     elif gains:
         yield Fact("where it loses", "on no category of these prompts")
-
-
-def _left_out(record: Record) -> Fact:
-    return Fact("left out", "; ".join(_reasons(record)) or "nothing: every setting ran live")
 
 
 def _reasons(record: Record) -> Iterator[str]:

@@ -1,18 +1,24 @@
-"""From a search's record to a report's document."""
+"""A search's record as it is shown: what is printed at its end (the finalists, the verdict, which
+spans earn their bits, what a reader asks next), and a report's document.
+
+What a span earns: what it saves in its next smaller type, and what that costs.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cook.record.search_record import Finalist, SearchRecord
-from cook.report.canvas import Named, Plot, Sheet
+from cook.record.search_record import Finalist, SearchedSpan, SearchRecord, TypeEffect
+from cook.report.canvas import LayerCell, Named, Plot, Sheet, map_plot, shade_of
 from cook.report.document import (
     Block,
+    Cells,
     Code,
     Document,
     Fact,
@@ -23,18 +29,250 @@ from cook.report.document import (
     figures,
     subtitle,
 )
-from cook.report.earnings import Earning, earnings
-from cook.report.layer_map import LayerCell, map_plot, shade_of
 from cook.report.public import public_search
-from cook.report.search_show import (
-    allocation_answer,
-    finalists_table,
-    interval_text,
-    model_notes,
-    spans_table,
-)
+from cook.report.show import Shown
 from cook.report.texts import binary_unit
 from cook.units import duration, number, plural, short_size
+
+if TYPE_CHECKING:
+    from cook.record.search_record import Effect, SearchRecord
+
+
+NEXT = 0.02
+"""Of the mix's bytes: what the price of a byte is taken over; no one small span makes it."""
+
+
+@dataclass(frozen=True)
+class Earning:
+    """One span of the mix that is returned, between its next smaller and its next larger type.
+
+    Types of which no KLD is known are passed over. ``share``: of the mix's bytes. The next smaller
+    type would save ``saved_bytes``, add ``kld_more`` nats and, as the two types were replayed
+    alone, cost ``length_less`` tokens a cycle. ``times_price``: ``kld_per_byte`` over the nats a
+    byte that as many more bytes as :data:`NEXT` would save where they save most; below 1 the span's
+    bits would be better placed there.
+    """
+
+    span: SearchedSpan
+    chosen: TypeEffect
+    smaller: TypeEffect | None
+    larger: TypeEffect | None
+    share: float
+    saved_bytes: int | None
+    kld_more: float | None
+    length_less: float | None
+    kld_per_byte: float | None
+    times_price: float | None
+
+
+def earnings(record: SearchRecord) -> tuple[Earning, ...]:
+    """Spans of the mix that is returned, those whose bytes earn most first."""
+    found: list[tuple[SearchedSpan, TypeEffect, TypeEffect | None, TypeEffect | None]] = []
+    for span in record.spans:  # with its type, the next smaller and the next larger
+        chosen = next((t for t in span.types if t.type == span.chosen), None)
+        if chosen is None:  # it was split into others, or is of a type that was not asked about
+            continue
+        known = sorted((t for t in span.types if t.kld is not None), key=lambda t: t.size_bytes)
+        below = [t for t in known if t.size_bytes < chosen.size_bytes]
+        above = [t for t in known if t.size_bytes > chosen.size_bytes]
+        found.append((span, chosen, below[-1] if below else None, above[0] if above else None))
+    total = sum(chosen.size_bytes for _, chosen, _, _ in found)
+    steps = []
+    for _, chosen, _, larger in found:
+        added = _difference(larger, chosen, "kld")
+        if larger is not None and added is not None and added < 0:
+            steps.append((-added, larger.size_bytes - chosen.size_bytes))
+    saved_nats, taken = 0.0, 0
+    for nats, size_bytes in sorted(steps, key=lambda step: -step[0] / step[1]):
+        if taken < NEXT * total:
+            saved_nats, taken = saved_nats + nats, taken + size_bytes
+    price = saved_nats / taken if taken else None
+    every = []
+    for span, chosen, smaller, larger in found:
+        saved = None if smaller is None else chosen.size_bytes - smaller.size_bytes
+        more = _difference(smaller, chosen, "kld")
+        per_byte = more / saved if more is not None and saved else None
+        every.append(
+            Earning(
+                span=span,
+                chosen=chosen,
+                smaller=smaller,
+                larger=larger,
+                share=chosen.size_bytes / (total or 1),
+                saved_bytes=saved,
+                kld_more=more,
+                length_less=_difference(chosen, smaller, "acceptance_length"),
+                kld_per_byte=per_byte,
+                times_price=None if per_byte is None or price is None else per_byte / price,
+            )
+        )
+    return tuple(sorted(every, key=lambda e: (e.kld_per_byte is None, -(e.kld_per_byte or 0.0))))
+
+
+def _difference(
+    one: TypeEffect | None, other: TypeEffect | None, name: Literal["kld", "acceptance_length"]
+) -> float | None:
+    mine, theirs = (getattr(e, name) if e is not None else None for e in (one, other))
+    return mine.value - theirs.value if mine is not None and theirs is not None else None
+
+
+MADE_BY = {
+    "given": "the recipe given",
+    "engine": "the engine's mixture",
+    "kld": "least KLD",
+    "perplexity": "least perplexity",
+    "found": "the search",
+}
+_FINALIST = ("mix", "made by", "size", "tokens a cycle", "tokens/s", "over the given")
+_SPAN = ("span", "type", "size", "of the mix", "next smaller", "saves", "KLD more", "earns")
+
+
+def shown_search(record: SearchRecord) -> Shown:
+    """``record`` as it is printed; last how far each is above the given in what was sought."""
+    wide = finalists_table(record)
+    sentence = record.sentence.removeprefix(f"{record.verdict}: ")
+    parts = record.prompts
+    judged = f"prompts: judged on {len(parts.verdict)} that the search did not see; it saw "
+    judged += f"{len(parts.search)}"
+    if parts.calibration:
+        judged += f", and {len(parts.calibration)} others made the importance matrix"
+    answers = [
+        f"{record.verdict}: {sentence}",
+        judged,
+        f"cost: {plural(len(record.evaluations), 'evaluation')} in {duration(record.seconds)}",
+        *allocation_answer(record),
+    ]
+    if record.enough_bytes is not None:
+        answers.append(
+            f"size: beyond {short_size(record.enough_bytes)} extra bits buy less than "
+            f"{record.aim.margin:.1%} of acceptance length"
+        )
+    if record.found_recipe is not None and record.verdict != "given":
+        answers.append("why: `cook search --explain` shows which spans earn their bits")
+    return Shown(
+        table=wide.only(_FINALIST),
+        wide=wide,
+        answers=tuple(answers),
+        warnings=record.warnings,
+        notes=tuple(model_notes(record)),
+    )
+
+
+def explained(record: SearchRecord) -> Shown:
+    """Every span of the mix that is returned, those whose bits earn most first."""
+    wide = spans_table(record, earnings(record))
+    earns = "earns: nats a byte saves here, over what the next bytes would save elsewhere"
+    return Shown(wide.only(_SPAN), wide, answers=(earns,))
+
+
+def finalists_table(record: SearchRecord) -> Table:
+    """The finalists; speeds only where speed was sought."""
+    timed = record.timing is not None
+    titles = (*_FINALIST, "KLD", "PPL", "types")
+    rows: list[Cells] = []
+    for one in record.finalists:
+        length, interval = number(one.replayed.acceptance_length), one.acceptance_length
+        if length is not None and interval is not None:
+            length += f" ({interval.low:.2f}-{interval.high:.2f})"
+        speed = interval_text(one.speed_against_given, digits=1)
+        types = sorted(one.types.items(), key=lambda item: (-item[1], item[0]))
+        rows.append(
+            (
+                one.name,
+                MADE_BY[one.family],
+                short_size(one.size_bytes),
+                length,
+                number(one.decode_speed, ".1f"),
+                speed if timed else interval_text(one.against_given),
+                number(one.replayed.mean_kld, ".4f"),
+                number(one.perplexity, ".3f"),
+                ", ".join(f"{count} {name}" for name, count in types),
+            )
+        )
+    table = figures(titles, rows, title=None, pick=record.best, words=("made by", "types"))
+    return table if timed else table.only({*titles} - {"tokens/s"})
+
+
+def spans_table(record: SearchRecord, found: Sequence[Earning]) -> Table:
+    """What each span earns."""
+    unit, word = binary_unit(record.reference_bytes)
+    titles = (
+        *(*_SPAN, "next larger", f"KLD a {word}"),
+        *("tokens a cycle less", "layers", "bpw"),
+    )
+    rows: list[Cells] = []
+    for one in found:
+        span, chosen, per_byte = one.span, one.chosen, one.kld_per_byte
+        rows.append(
+            (
+                span.name,
+                chosen.type,
+                short_size(chosen.size_bytes),
+                f"{one.share:.1%}",
+                one.smaller.type if one.smaller else None,
+                short_size(one.saved_bytes),
+                number(one.kld_more, ".2g"),
+                f"{one.times_price:.2g}x" if one.times_price is not None else None,
+                one.larger.type if one.larger else None,
+                number(per_byte * unit if per_byte is not None else None, ".3g"),
+                number(one.length_less),
+                None if span.first_layer is None else f"{span.first_layer}-{span.last_layer}",
+                number(8 * chosen.size_bytes / span.elements if span.elements else None),
+            )
+        )
+    return figures(titles, rows, words=("type", "next smaller", "next larger"))
+
+
+def interval_text(effect: Effect | None, digits: int = 2) -> str | None:
+    """``+0.09 (+0.07 to +0.11)``; None where there is nothing."""
+    if effect is None:
+        return None
+    text = f"{effect.value:+.{digits}f}"
+    if effect.interval is not None:
+        text += f" ({effect.interval.low:+.{digits}f} to {effect.interval.high:+.{digits}f})"
+    return text
+
+
+def allocation_answer(record: SearchRecord) -> Iterator[str]:
+    """How far the mix may be from the least damage there is, where one was allocated."""
+    if (found := record.allocation) is not None:
+        yield (
+            f"allocation: added KLD {found.damage:.4g} nats in {short_size(found.size_bytes)}, and "
+            f"no mix of that size has less than {found.bound:.4g} by the measured costs "
+            f"(gap {found.gap:.2%})"
+        )
+
+
+def model_notes(record: SearchRecord) -> Iterator[str]:
+    """How well the models predict, on what they were not fitted on."""
+    if (law := record.law) is not None:
+        fitted = plural(law.fitted, "whole mix", "whole mixes")
+        text = f"acceptance: alpha lost = {law.kappa:.3g} * KLD^{law.power:g}, fitted on {fitted}"
+        if law.error is not None:
+            text += f"; on {law.held_out} others the length was off by {law.error:.1%}, at most "
+            text += f"{law.largest_error:.1%}"
+        if law.additivity is not None:
+            text += f"; whole mixes had {law.additivity:.2f} of the sum of their spans' KLD"
+        yield text
+    if (decode := record.decode) is not None:
+        text = f"decode time: fitted on {plural(decode.fitted, 'timed mix', 'timed mixes')}"
+        if decode.error is not None:
+            text += f"; on {decode.held_out} others off by {decode.error:.1%}, at most "
+            text += f"{decode.largest_error:.1%}"
+        yield text
+    if (timing := record.timing) is not None:
+        text = f"finalists: timed in turn, {plural(timing.passes, 'pass', 'passes')}"
+        if timing.noise is not None:
+            text += f"; two measured cycles of one file differ by less than {timing.noise:.1%}"
+        text += f"; the law was off by {timing.law_error:.1%} on them, at most "
+        yield text + f"{timing.law_largest_error:.1%}"
+    if (csv := record.csv) is not None:
+        text = f"{csv.file}: {csv.used} costs of {csv.metric} taken, {csv.missing} not in it"
+        if csv.rank_correlation is not None:
+            text += f"; rank correlation {csv.rank_correlation:.2f} with the acceptance that "
+            text += f"{csv.compared} of them lost here"
+        yield text
+
 
 MOST_LABELS = 12
 APART = 0.012

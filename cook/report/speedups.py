@@ -92,7 +92,15 @@ def speed_of(record: Record, candidate: Candidate, objective: Objective = WHOLE)
     if own is None:
         return None
     if candidate.live is None:
-        return _forecast(record, candidate, objective, own, reference)
+        guess, bare = candidate.predicted, _bare(record, candidate.engine)
+        assert guess is not None, "its speed is a forecast"
+        ratio = guess.speedup if objective is WHOLE else guess.decode_speedup
+        mine = _own(bare, objective) if bare is not None else None
+        if ratio is None or mine is None:
+            return Speed(own, None, live=False)
+        if candidate.draft is not None:
+            ratio *= factor_of(record, candidate.engine, objective)
+        return Speed(ratio * mine, ratio * mine / reference if reference else None, live=False)
     if base is None or base.live is None or reference is None:
         return Speed(own, None, live=True)
     part = _part(candidate, base)
@@ -264,26 +272,6 @@ def _ratio(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float | None:
         return None
     mine, theirs = (figures(runs).end_to_end_speed for runs in zip(*both, strict=True))
     return mine / theirs if mine and theirs and isfinite(mine / theirs) else None
-
-
-def _forecast(
-    record: Record,
-    candidate: Candidate,
-    objective: Objective,
-    own: float,
-    reference: float | None,
-) -> Speed:
-    """Of a candidate that did not run; ``own``: its forecast as it is."""
-    guess, bare = candidate.predicted, _bare(record, candidate.engine)
-    assert guess is not None, "its speed is a forecast"
-    ratio = guess.speedup if objective is WHOLE else guess.decode_speedup
-    mine = _own(bare, objective) if bare is not None else None
-    if ratio is None or mine is None:
-        return Speed(own, None, live=False)
-    if candidate.draft is not None:
-        ratio *= factor_of(record, candidate.engine, objective)
-    speed = ratio * mine
-    return Speed(speed, speed / reference if reference else None, live=False)
 
 
 def _own(candidate: Candidate, objective: Objective) -> float | None:

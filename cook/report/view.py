@@ -11,11 +11,9 @@ from cook.report.headline import headline
 from cook.report.public import public
 from cook.report.sections import (
     category,
-    coverage,
+    conditions,
     forest,
-    in_parallel,
     lengths,
-    other_chains,
     predicted_live,
     quality,
     tables,
@@ -31,11 +29,11 @@ FOLDED = (
     predicted_live.section,
     time.section,
     quality.section,
-    other_chains.section,
-    in_parallel.section,
+    conditions.other_chains,
+    conditions.in_parallel,
     tables.output,
-    types.section,
-    coverage.section,
+    types.types,
+    types.coverage,
     tables.provenance,
 )
 """The others, in the order in which a reader meets them; a new one is a module and a line."""

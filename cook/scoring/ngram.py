@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.engines.base import DraftSettings
-from cook.engines.ngram_settings import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
+from cook.engines.speculation import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
 from cook.scoring.simulate import NO_MODEL, PROFILES, RULES, Positions, Simulation, simulate

@@ -1,13 +1,15 @@
-"""What a mix does on prompts: replayed, and counted prompt by prompt.
+"""What a mix does on prompts: replayed, counted prompt by prompt, and kept with its reason.
 
 Every replay is a step whose artifact stays in the store: a search that was interrupted, or runs
-again with a larger budget, takes from there what was replayed before.
+again with a larger budget, takes from there what was replayed before. An evaluation is made once
+and counted against the budget.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Resolution
+from cook.record.search_record import Purpose
 from cook.scoring.simulate import Profile, simulate
 from cook.search.space import Mix, Space
 from cook.steps.head_imatrix import HeadImatrixStep
@@ -192,3 +195,61 @@ class Replays:
     def trace(self) -> TraceFile:
         """What is replayed on, once it is there."""
         return TraceFile(self.executor.outcomes.artifact(self.deployed.trace).file(TRACE_FILE))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may take: ``evaluations``, mixes replayed on the prompts of the search, and
+    ``seconds`` of wall time. None: no limit."""
+
+    evaluations: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """One mix that was replayed, and how long that took."""
+
+    purpose: Purpose
+    why: str
+    replies: Replies
+    seconds: float
+
+
+@dataclass(eq=False)
+class Ledger:
+    """What ``evaluator`` found of mixes on ``prompts`` (ids).
+
+    ``entries`` by mix, in the order in which they were first asked for. A search that goes on
+    where it was interrupted makes the same evaluations again, from the store.
+    """
+
+    evaluator: Evaluator
+    prompts: tuple[str, ...]
+    budget: Budget = Budget()
+    began: float = field(default_factory=time.monotonic)
+    entries: dict[Mix, Evaluated] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Evaluations that may still be made: by their number, or by what those so far took."""
+        found, spent = float("inf"), len(self.entries)
+        if self.budget.evaluations is not None:
+            found = self.budget.evaluations - spent
+        if self.budget.seconds is not None and spent:
+            taken = time.monotonic() - self.began
+            found = min(found, (self.budget.seconds - taken) * spent / taken)
+        return found
+
+    def known(self, mix: Mix) -> Replies | None:
+        """What ``mix`` did; None where it was not replayed."""
+        return self.entries[mix].replies if mix in self.entries else None
+
+    def replay(self, mix: Mix, purpose: Purpose, why: str) -> Replies:
+        """What ``mix`` does, evaluated unless it was before."""
+        if mix not in self.entries:
+            began = time.monotonic()
+            replies = self.evaluator(mix, self.prompts)
+            seconds = time.monotonic() - began
+            self.entries[mix] = Evaluated(purpose, why, replies, seconds)
+        return self.entries[mix].replies

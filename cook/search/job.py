@@ -18,8 +18,7 @@ from cook.job.layout import DraftPlan, Layout
 from cook.job.locate import ModelFile
 from cook.job.prepare import Prepared
 from cook.record.record import Objective
-from cook.search.evaluate import BASE, Deployed
-from cook.search.ledger import Budget
+from cook.search.evaluate import BASE, Budget, Deployed
 from cook.search.space import LADDERS, Space
 from cook.steps.quantize import QuantizeStep
 from cook.units import short_size

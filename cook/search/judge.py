@@ -76,8 +76,10 @@ def judge(
     verdict: SearchVerdict = "tie"
     if given is None or _least(best) > 0:
         verdict = "found"
-    elif best.name == leader.name == stays and any(map(_is_worse, finalists)):
-        verdict = "given"
+    elif best.name == leader.name == stays:
+        gains = [f.gain.interval for f in finalists if f.family == "found" and f.gain is not None]
+        if any(gain is not None and gain.high < 0 for gain in gains):  # shown to be worse
+            verdict = "given"
     own_finalist = next((f for f in finalists if f.name == stays), None)
     sentence = _sentence(verdict, best, leader, own_finalist)
     return Judged(best.name, leader.name, stays, verdict, sentence, tuple(finalists))
@@ -92,12 +94,6 @@ def _least(finalist: Finalist) -> float:
     """The least that it may have over the recipe given; -inf where that is not known."""
     gain = finalist.gain
     return -math.inf if gain is None or gain.interval is None else gain.interval.low
-
-
-def _is_worse(finalist: Finalist) -> bool:
-    """Whether the search's own mix is shown to be worse than the recipe given."""
-    gain = finalist.gain if finalist.family == "found" else None
-    return gain is not None and gain.interval is not None and gain.interval.high < 0
 
 
 def _finalist(

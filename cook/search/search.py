@@ -24,16 +24,14 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.record.find import keep_search
 from cook.record.search_record import Family, FinalistTiming, SearchRecord
-from cook.report.search_show import explained, shown_search
+from cook.report.search_view import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
 from cook.scoring.fits import LogSpread, WholeMix, noise_of, predicted_length
-from cook.search.evaluate import Replays
-from cook.search.findings import Explored, acceptance_law, findings
-from cook.search.found_recipe import with_quant
+from cook.search.evaluate import Ledger, Replays
+from cook.search.findings import Explored, acceptance_law, findings, with_quant
 from cook.search.job import SearchJob, SearchRequest
 from cook.search.judge import CONFIDENCE, Contender, Judged, judge, replayed_mix
-from cook.search.ledger import Ledger
 from cook.search.pace import Clock, CycleTimes, measured_pace
 from cook.search.sensitivity import Sensitivity, nll
 from cook.search.space import Mix, Space

@@ -19,8 +19,7 @@ from cook.formats.sensitivity_csv import Sensitivities
 from cook.record.search_record import CsvAgreement
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
 from cook.scoring.fits import rank_correlation
-from cook.search.evaluate import Replies
-from cook.search.ledger import Ledger
+from cook.search.evaluate import Ledger, Replies
 from cook.search.space import Mix, Space, Span
 
 Damage = Callable[[Replies], float]

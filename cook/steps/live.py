@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
-from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
+from cook.engines.speculation import NgramSettings
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour

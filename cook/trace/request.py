@@ -11,7 +11,7 @@ from cook import units
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.remote import Remote, checked_url, is_loopback, is_url, read_key
+from cook.engines.server_api import Remote, checked_url, is_loopback, is_url, read_key
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.file_kind import require_model

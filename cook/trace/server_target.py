@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cook.engines.remote import Remote
-from cook.engines.server_api import Completion
+from cook.engines.server_api import Completion, Remote
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader

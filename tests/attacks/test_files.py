@@ -32,17 +32,15 @@ from cook.formats.vocabulary import compare, read_vocabulary
 from cook.inspection import report_trace
 from cook.logs.log_figures import read_logs
 from cook.nightly.gates import judge
-from cook.nightly.history import append, read_history
-from cook.nightly.night import night_of
+from cook.nightly.history import append, night_of, read_history
 from cook.nightly.pipeline import GatesSpec
 from cook.output import json_text
 from cook.prompts.prompt_set import load_prompts, select
 from cook.record.record import read_record
 from cook.record.record import to_json as record_json
-from cook.report.html import html
-from cook.report.markdown import markdown
 from cook.report.show import shown
 from cook.report.view import document as report_document
+from cook.report.writing import html_page, markdown
 from tests.attacks.conftest import at_length
 from tests.attacks.mutants import document, mutant
 from tests.attacks.seeds import gguf_header, small_imatrix
@@ -100,7 +98,7 @@ def use_record(path: Path) -> None:
 
 
 def use_record_page(path: Path) -> None:
-    html(report_document(read_record(path)))
+    html_page(report_document(read_record(path)))
 
 
 def use_history(path: Path) -> None:
@@ -264,7 +262,7 @@ def test_damaged(kind: str, share: float, tmp_path: Path, attacks: Counter[str])
     numbers = range(int(share * attack.count))
     path = tmp_path / f"{kind}.bin"
     if "page" in kind:
-        html(report_document(records.bare()))  # loads what draws, before the bounds
+        html_page(report_document(records.bare()))  # loads what draws, before the bounds
     refused = 0
     with bounds():
         for number in numbers:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from cook.engines.remote import Remote
+from cook.engines.server_api import Remote
 from cook.errors import CookError, InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -191,7 +191,7 @@ def test_lies_are_refused_soon(
     attacks: Counter[str],
 ) -> None:
     """The lie told at ``path`` ends the command within its limits, with its place and no key."""
-    monkeypatch.setattr("cook.engines.remote.GET_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr("cook.engines.server_api.GET_TIMEOUT_S", LIMIT_S)
     with liar({path: Raw(lie)}) as server:
         started = time.monotonic()
         with pytest.raises((InputError, StepError)) as caught:

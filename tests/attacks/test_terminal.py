@@ -22,11 +22,10 @@ from unicodedata import category
 
 import pytest
 
-from cook.cli.commands import COMMANDS
+from cook.cli.main import COMMANDS, MEMBERS
 from cook.formats.gguf_writer import encode, encode_header, tensor_of
 from cook.graph.store import Store
-from cook.nightly.history import append
-from cook.nightly.night import night_of
+from cook.nightly.history import append, night_of
 from cook.record.record import write_record
 from tests.attacks.conftest import at_length
 from tests.attacks.servers import liar
@@ -58,8 +57,8 @@ BAR = re.compile(rb"\x1b\[(?:\?25[lh]|2K|1A)|\r(?=\x1b\[(?:2K|1A))")
 def every_command() -> list[tuple[str, ...]]:
     return [
         (name, *filter(None, [member]))
-        for name, command in COMMANDS.items()
-        for member in command.members or (None,)
+        for name in COMMANDS
+        for member in MEMBERS.get(name, (None,))
     ]
 
 

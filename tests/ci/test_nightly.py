@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from cook.nightly.summary import MAX_BYTES
+from cook.nightly.cell_outcomes import MAX_BYTES
 from tests import builds
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cook.cli.commands import COMMANDS
+from cook.cli.main import COMMANDS, MEMBERS
 from tests.terminals import styled_in_terminal
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -51,11 +51,7 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
 
 
 def paths() -> list[str]:
-    return [
-        f"{name} {member}".strip()
-        for name, command in COMMANDS.items()
-        for member in command.members or ("",)
-    ]
+    return [f"{name} {member}".strip() for name in COMMANDS for member in MEMBERS.get(name, ("",))]
 
 
 def arguments(path: str) -> list[str]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import subprocess
 import sys
+from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cook.cli.commands import COMMANDS
-from cook.cli.main import main
+from cook.cli.main import COMMANDS, MEMBERS, main
 
 HEAVY = ("numpy", "pydantic", "httpx", "gguf", "rich", "yaml", "huggingface_hub", "llama_cpp")
 PATHS = [
     [name, *([member] if member else [])]
-    for name, command in COMMANDS.items()
-    for member in command.members or ("",)
+    for name in COMMANDS
+    for member in MEMBERS.get(name, ("",))
 ]
 BUG = """\
 import sys, cook.cli.doctor
@@ -55,9 +57,9 @@ def test_each_help_page_has_an_example(cook: Any, path: list[str]) -> None:
 
 
 def test_summaries_fit_a_line() -> None:
-    for name, command in COMMANDS.items():
-        assert command.summary.endswith("."), name
-        assert len(command.summary) <= 60, name
+    for name, summary in COMMANDS.items():
+        assert summary.endswith("."), name
+        assert len(summary) <= 60, name
 
 
 def test_help_imports_nothing_heavy(cook: Any) -> None:
@@ -193,3 +195,14 @@ def test_signals_end_tidily(cook: Any, name: str) -> None:
     assert process.returncode == 130
     assert json.loads(out)["error"]["kind"] == "Interrupted"
     assert err.startswith("error: interrupted\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_a_module_with_a_documented_function(name: str) -> None:
+    module = import_module(f"cook.cli.{name}")
+    for member in MEMBERS.get(name, ("command",)):
+        function = getattr(module, f"{member}_" if iskeyword(member) else member)
+        told = inspect.getdoc(function) or ""
+        assert "Examples:" in told, member
+        example = f"cook {name} {member}" if name in MEMBERS else f"cook {name}"
+        assert example in told

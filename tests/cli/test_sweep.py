@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from cook.nightly.history import append
-from cook.nightly.night import Night, night_of
+from cook.nightly.history import Night, append, night_of
 from cook.record.record import Record, write_record
 from tests.nightly.nights import Series, World
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
-from cook.hub.choice import choose
 from cook.hub.download import fetch, left_bytes, missing, place
-from cook.hub.listing import Listing, cached_listing, listing
+from cook.hub.listing import Listing, cached_listing, choose, listing
 from cook.recipe.sources import HubRef
 
 FILE = "model-Q8_0.gguf"

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
-from cook.hub.package import Package, PublishRequest, pack, repository
-from cook.hub.upload import publish
+from cook.hub.upload import Package, PublishRequest, pack, publish, repository
 from cook.output import Mode, Output
 from cook.provenance import HubOrigin
 from cook.record.record import Record, StepRecord, read_record, write_record

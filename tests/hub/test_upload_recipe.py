@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cook.hub.package import PublishRequest, pack
-from cook.hub.upload import publish
+from cook.hub.upload import PublishRequest, pack, publish
 from cook.job.plan import plan
 from cook.job.prepare import prepare
 from cook.job.run import build

@@ -29,10 +29,10 @@ def ref(text: str) -> HubRef:
 def test_a_plan_reads_the_header_and_knows_the_digest(
     hub: Any, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cook.hub import header
+    from cook.hub import download
 
     # The tiny model is smaller than what a plan would ask of a real one.
-    monkeypatch.setattr(header, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(download, "FIRST_BYTES", 1000)
     commit = hub.add("org/m", {"m-F16.gguf": model})
     planned = locate(ref("hf://org/m"), plan_only=True)
     assert planned.left_bytes == len(model)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.ngram_settings import DEFAULTS
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.speculation import DEFAULTS
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf_writer import encode, encode_header, tensor_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings
-from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.job.sentence import nothing_qualifies, pick_sentence
 from cook.record.record import Candidate, Excluded, Figures, Interval, Objective, Pick, Prediction
 from tests.bare_records import CANDIDATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.job.layout import Rival
 from cook.job.what_if import chain_forecast, forecasts_after, parallel_speeds, rejection

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Verdict, judge
-from cook.nightly.history import History
-from cook.nightly.night import Night, night_of
+from cook.nightly.history import History, Night, night_of
 from cook.nightly.pipeline import GatesSpec
 from cook.record.record import Draft, Pick, PromptFigures, Quality, ReplayedPrompts
 from tests.bare_records import CANDIDATE, DRAFT, RECORD

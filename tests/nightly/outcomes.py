@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cook.nightly.cell_outcome import CellOutcome, CellStatus
+from cook.nightly.cell_outcomes import CellOutcome, CellStatus
 from cook.nightly.gates import Finding, Verdict
 
 

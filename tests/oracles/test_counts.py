@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cook.engines.base import DraftSettings
-from cook.engines.ngram_settings import DEFAULTS, NgramSettings
+from cook.engines.speculation import DEFAULTS, NgramSettings
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.sampled import expected_run

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cook.cli.main import main
-from cook.engines.ngram_settings import NgramType
+from cook.engines.speculation import NgramType
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import read_imatrix
 from cook.formats.trace_file import TraceFile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.ngram_settings import DEFAULTS
+from cook.engines.speculation import DEFAULTS
 from cook.errors import InputError, RecipeError
 from cook.formats.quant_types import Flavour
 from cook.recipe.load import find_recipe, load_recipe, parse_recipe, resolved_text, shipped_recipes

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cook.report.html import html
 from cook.report.view import document
+from cook.report.writing import html_page
 from tools.screenshot import chromium, program, reduced
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def files(records: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict
     found = {}
     for kind in KINDS:
         found[kind] = directory / f"{kind}.html"
-        found[kind].write_text(html(document(getattr(records, kind)())), encoding="utf-8")
+        found[kind].write_text(html_page(document(getattr(records, kind)())), encoding="utf-8")
     return found
 
 

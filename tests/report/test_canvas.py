@@ -8,7 +8,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cook.report.canvas import WIDTHS, Named, Plot, Sheet, inline_svg, label, png, svg_file
+from cook.report.canvas import (
+    DARK,
+    LIGHT,
+    RAMP,
+    SERIES,
+    WIDTHS,
+    Colours,
+    LayerCell,
+    Named,
+    Plot,
+    Sheet,
+    css,
+    inline_svg,
+    label,
+    map_plot,
+    png,
+    ramp,
+    svg_file,
+)
 
 NASTY = '"><script>alert(1)</script> id="a" $\\frac$ #1c2127; : #1c2127'
 SVG = "{http://www.w3.org/2000/svg}"
@@ -97,3 +115,76 @@ def test_at_the_edge_a_name_turns_inward() -> None:
     styles = {e.text: e.get("style", "") for e in root.iter(f"{SVG}text")}
     assert "end" in styles["the last"]
     assert "end" not in styles["the first"]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_light_colours_name_their_variable() -> None:
+    assert len(set(LIGHT.values())) == len(LIGHT)
+    assert LIGHT.keys() == DARK.keys()
+    assert f"--on-dark:{LIGHT['on_dark']};" in css(LIGHT)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_words_and_marks_stand_out(theme: Colours) -> None:
+    for name in ("ink", "muted", "pick"):
+        assert contrast(theme[name], theme["page"]) >= 4.5, name
+    for index in range(SERIES):
+        assert contrast(theme[f"s{index}"], theme["page"]) >= 3, index
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_reads_on_every_step_of_the_ramp(theme: Colours) -> None:
+    for step in range(RAMP):
+        fill, ink = ramp(step + 0.5, 0, RAMP)
+        assert fill == f"h{step}"
+        assert contrast(theme[fill], theme[ink]) >= 4.5, step
+
+
+def test_the_ramp_ends_where_its_scale_does() -> None:
+    assert ramp(-1, 0, 8)[0] == "h0"
+    assert ramp(99, 0, 8)[0] == "h7"
+    assert ramp(5, 5, 5)[0] == "h4"
+
+
+CELLS = (
+    LayerCell("attention", 0, 3, 1.0, ("q8_0  8.50", "8.5")),
+    LayerCell("ffn_down", 0, 0, 0.5, ("q4_K with words that have no room here", "narrow")),
+    LayerCell("ffn_down", 1, 3, None, ("no figure",)),
+    LayerCell("output", None, None, 0.0, ("q2_K",)),
+)
+
+
+def drawn(*maps: tuple[str, tuple[LayerCell, ...]]) -> str:
+    return svg_file(map_plot("map", "A map", "a map", maps))
+
+
+def test_a_map_is_as_high_as_its_rows() -> None:
+    low, high = ("low", CELLS[:1]), ("high", CELLS)
+    heights = [map_plot("m", "", "", maps).height for maps in ([low], [high], [high, low])]
+    assert heights[0] < heights[1] == heights[2]
+
+
+def test_blocks_hold_what_has_room() -> None:
+    text = drawn(("one", CELLS))
+    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K", "ffn down"):
+        assert word in text, word
+    assert "no room here" not in text
+    text = drawn(("one", CELLS[::-1]))
+    places = [text.index(f">{row}<") for row in ("output", "ffn down", "attention")]
+    assert places == sorted(places), "rows are in the order of their first cells"
+
+
+def test_several_maps_stand_next_to_each_other() -> None:
+    text = drawn(("one", CELLS), ("other <b>", CELLS[:1]), ("other <b>", CELLS[1:]))
+    assert text.count("other &lt;b&gt;") == 2, "also of one title"

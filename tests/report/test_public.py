@@ -10,13 +10,12 @@ from types import ModuleType
 import pytest
 
 from cook.cli.main import main
-from cook.hub.package import PublishRequest, pack
+from cook.hub.upload import PublishRequest, pack
 from cook.record.record import Record, StepRecord, write_record
 from cook.report.card import CardFacts, card
-from cook.report.html import html
-from cook.report.markdown import markdown
 from cook.report.public import NAMES_NOTE, public
 from cook.report.view import document
+from cook.report.writing import html_page, markdown
 
 HOMES = {
     "/home/jane": "jane",
@@ -65,12 +64,12 @@ def test_no_path_of_the_machine_is_shared(records: ModuleType, home: str) -> Non
     record = made_at(home, records.record())
     shown = document(record)
     facts = CardFacts("Ling", {"Q8_0": ("Ling-Q8_0.gguf",)})
-    for text in (html(shown), markdown(shown), card(record, facts)):
+    for text in (html_page(shown), markdown(shown), card(record, facts)):
         for part in (home, HOMES[home], "My Models", ".local", "/store"):
             assert part not in text
         assert "Ling-1T.gguf" in text
         assert "Ling-BF16.gguf" in text
-    assert NAMES_NOTE in html(shown)
+    assert NAMES_NOTE in html_page(shown)
     assert NAMES_NOTE in markdown(shown)
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.report.canvas import Plot
 from cook.report.document import Table
 from cook.report.view import FOLDED, IN_SIGHT, document

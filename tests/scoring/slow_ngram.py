@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import table_order
 

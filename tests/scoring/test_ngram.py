@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
-from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
+from cook.engines.speculation import DEFAULTS, NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import NgramRequest, NgramServer, table_order
 from cook.scoring.simulate import Positions, Simulation

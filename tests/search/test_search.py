@@ -15,7 +15,7 @@ import pytest
 
 from cook.recipe.load import load_recipe
 from cook.record.search_record import SearchRecord
-from cook.search.ledger import Budget, Ledger
+from cook.search.evaluate import Budget, Ledger
 from cook.search.search import explored
 from tests.search.spaces import PROMPTS, Law, elements, space
 from tests.search.whole import RECIPE, TYPES, run, searched

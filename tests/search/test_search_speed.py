@@ -11,7 +11,7 @@ import pytest
 from cook.graph.store import Store
 from cook.record.record import Objective
 from cook.record.search_record import SearchRecord
-from cook.report.search_show import shown_search
+from cook.report.search_view import shown_search
 from cook.search.judge import MARGIN
 from cook.search.pace import JUDGING
 from tests.search.whole import RECIPE, TYPES, run, searched

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cook.search.ledger import Budget, Ledger
+from cook.search.evaluate import Budget, Ledger
 from cook.search.sensitivity import Sensitivity, kld
 from tests.search.spaces import PROMPTS, TYPES, Law, elements, space
 

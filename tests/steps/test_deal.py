@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
-from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.server_api import Completion
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
 from cook.graph.step import Workbench

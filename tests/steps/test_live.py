@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
-from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
 from cook.formats.sampling import Sampling

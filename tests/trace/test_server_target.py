@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
-from cook.engines.server_api import Completion, TokenProbability, TopToken
+from cook.engines.server_api import Completion, Remote, TokenProbability, TopToken
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker

@@ -15,8 +15,8 @@ import pytest
 
 from cook.cli.main import main
 from cook.engines.base import Engine
-from cook.engines.remote import Remote
 from cook.engines.server import free_port
+from cook.engines.server_api import Remote
 from cook.errors import CookError
 from cook.formats.trace_file import TraceFile
 from cook.paths import demo_dir

@@ -2,12 +2,12 @@
 
 Every program that cook starts leads a session of its own. It reports this to the keeper through a
 pipe whose only lasting writer is cook; when cook is gone, by whatever end, the pipe ends, and the
-keeper kills every session still held: the program, what it started, and what that put into
-process groups of its own, as compilers' drivers and ninja do. ``PDEATHSIG`` alone would kill the
-first of them and leave the rest.
+keeper kills every session still held: the program, what it started, and what that put into process
+groups of its own, as compilers' drivers and ninja do. ``PDEATHSIG`` alone would kill the first of
+them and leave the rest.
 
-Run as a script by :mod:`cook.engines.process.child`, isolated; so it imports the standard library
-only.
+Run as a script by :mod:`cook.engines.process.supervisor`, isolated; so it imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -28,27 +28,21 @@ def end_sessions(leaders: Collection[int]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
     for _ in range(_ROUNDS):
-        members = _members(leaders)
+        members = []  # living processes; none where the system has no /proc
+        with suppress(FileNotFoundError):
+            for process in Path("/proc").iterdir():
+                with suppress(OSError, ValueError):
+                    pid = int(process.name)
+                    # pid (name) state ppid group session; a name may hold anything.
+                    stat = (process / "stat").read_bytes().rpartition(b")")[2]
+                    state, _, _, session = stat.split()[:4]
+                    if int(session) in leaders and state not in (b"Z", b"X"):
+                        members.append(pid)
         if not members:
             return
         for pid in members:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _members(leaders: Collection[int]) -> list[int]:
-    """Living processes of these sessions; none where the system has no /proc."""
-    members = []
-    with suppress(FileNotFoundError):
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
-                with suppress(OSError, ValueError):
-                    # pid (name) state ppid group session; a name may hold anything.
-                    stat = (process / "stat").read_bytes().rpartition(b")")[2]
-                    state, _, _, session = stat.split()[:4]
-                    if int(session) in leaders and state not in (b"Z", b"X"):
-                        members.append(int(process.name))
-    return members
 
 
 def main() -> None:

@@ -85,7 +85,18 @@ def locate(engine: Engine) -> EngineFiles:
         if found:
             source = Path(found.group(1))
             includes = (source / "include", source / "ggml" / "include")
-            _check_commit(source, engine)
+            built, at = engine.identity.commit, ""
+            with suppress(OSError):
+                at = (source / ".git" / "HEAD").read_text(encoding="utf-8").strip()
+                if at.startswith("ref: "):
+                    ref, at = at.removeprefix("ref: "), ""
+                    at = (source / ".git" / ref).read_text(encoding="utf-8").strip()
+            # Sources may have been pulled since a build was made of them: then the headers lie.
+            if built and at and not (at.startswith(built) or built.startswith(at)):
+                raise PrerequisiteError(
+                    f"{source} is at commit {at[:8]}, but {engine.name} was built from {built[:8]}",
+                    hint="rebuild the engine, or check out the commit it was built from",
+                )
     near = (prefix / "lib", prefix / "lib64", tool.parent, prefix / "src", prefix / "ggml" / "src")
     libraries = tuple(d for d in near if any(d.glob("libllama.*")) or any(d.glob("libggml*.*")))
     has_headers = includes and all(d.is_dir() for d in includes)
@@ -98,21 +109,6 @@ def locate(engine: Engine) -> EngineFiles:
             "drafts on its real server: `score: {method: live}`, `cook score --method live`",
         )
     return EngineFiles(engine.flavour, engine.identity.digest, includes, libraries)
-
-
-def _check_commit(source: Path, engine: Engine) -> None:
-    """The sources a build was made from may have been pulled since: then the headers lie."""
-    built, at = engine.identity.commit, ""
-    with suppress(OSError):
-        at = (source / ".git" / "HEAD").read_text(encoding="utf-8").strip()
-        if at.startswith("ref: "):
-            ref, at = at.removeprefix("ref: "), ""
-            at = (source / ".git" / ref).read_text(encoding="utf-8").strip()
-    if built and at and not (at.startswith(built) or built.startswith(at)):
-        raise PrerequisiteError(
-            f"{source} is at commit {at[:8]}, but {engine.name} was built from {built[:8]}",
-            hint="rebuild the engine, or check out the commit it was built from",
-        )
 
 
 def compiler() -> str:
@@ -170,14 +166,6 @@ def quantization_version(files: EngineFiles) -> int:
     raise PrerequisiteError("the engine's ggml.h has no GGML_QNT_VERSION")
 
 
-def _members(header: str) -> str:
-    """``worker_members.h`` for that header."""
-    lines = ["// Written by compile.py from the engine's llama.h."]
-    for of, names in library_parameters(header).items():
-        lines.append(f"#define COOK_{of.upper()}_MEMBERS(M) {' '.join(f'M({n})' for n in names)}")
-    return "\n".join(lines) + "\n"
-
-
 def _defines(files: EngineFiles) -> tuple[str, ...]:
     text = files.header_text("llama.h")
     names = [name for name, pattern in FEATURES.items() if re.search(pattern, text)]
@@ -192,15 +180,19 @@ def build_worker(files: EngineFiles) -> Path:
     """Path of the worker program for this engine, compiled now if it was not before."""
     cc = compiler()
     here, defines = Path(__file__).parent, _defines(files)
-    members = _members(files.header_text("llama.h"))
+    lines = ["// Written by compile.py from the engine's llama.h."]
+    for of, parameters in library_parameters(files.header_text("llama.h")).items():
+        names = " ".join(f"M({name})" for name in parameters)
+        lines.append(f"#define COOK_{of.upper()}_MEMBERS(M) {names}")
+    members = "\n".join(lines) + "\n"
     key = hashlib.sha256()
     parts = [files.digest, ask(cc, "--version").stdout_tail, _cpu(), STANDARD, *defines]
     parts += [word for unit, flags in UNITS.items() for word in (unit, *flags)]
     parts += [*map(str, files.library_dirs), members]
     for part in parts:
         key.update(part.encode() + b"\0")
-    names = ("llama.h", "ggml.h", "ggml-backend.h")
-    for path in [*sorted(here.glob("*.[ch]")), *(h for n in names for h in files.headers(n))]:
+    headers = ("llama.h", "ggml.h", "ggml-backend.h")
+    for path in [*sorted(here.glob("*.[ch]")), *(h for n in headers for h in files.headers(n))]:
         key.update(path.read_bytes() + b"\0")
     program = cook_home() / "cache" / "workers" / key.hexdigest()[:32] / "worker"
     if program.is_file():

@@ -71,13 +71,24 @@ class KeptWorkers(Closing):
         request but the loading. One that fails is ended; errors are those of :meth:`Worker.open`
         and :meth:`Worker.load`.
         """
+        from cook.engines.worker.worker import Worker
+
         key = engine.identity.digest, place or load.weights
         with self._lock:
             kept = self._waiting.pop(key, None)
         if kept is None:
             file_bytes = read_gguf(load.path).file_bytes
             self.make_room({load.path: file_bytes})
-            worker, info = self._opened(engine, load)
+            worker = Worker.open(engine, self._supervisor)
+            try:
+                info = self._load(worker, load)
+            except StepError:
+                if not self._waiting:
+                    raise
+                # It may be that all together do not fit: what a device holds is not known before.
+                self.close()
+                worker = Worker.open(engine, self._supervisor)
+                info = self._load(worker, load)
         else:
             worker = kept.worker
             file_bytes = kept.file_bytes if place is None else read_gguf(load.path).file_bytes
@@ -134,7 +145,14 @@ class KeptWorkers(Closing):
             if devices:
                 for key in [k for k, w in self._waiting.items() if w.on_device]:
                     self._waiting.pop(key).worker.close()
-            while self._waiting and not self._fits(files):
+            while self._waiting:
+                # A file that several map lies in memory once. The system only lends what it takes:
+                # it counts as available, and is read from the disk again where it was taken away.
+                every = {**files, **{w.path: w.file_bytes for w in self._waiting.values()}}
+                own = sum(anonymous_bytes(w.worker.pid) for w in self._waiting.values())
+                taken = sum(every.values()) + own
+                if self._capacity is not None and taken <= FREE_SHARE * self._capacity:
+                    break
                 self._waiting.pop(next(iter(self._waiting))).worker.close()
 
     def cancel(self, *, now: bool = False) -> None:
@@ -148,35 +166,9 @@ class KeptWorkers(Closing):
                 kept.worker.close()
             self._waiting.clear()
 
-    def _opened(self, engine: Engine, load: ModelLoad) -> tuple[Worker, ModelInfo]:
-        from cook.engines.worker.worker import Worker
-
-        worker = Worker.open(engine, self._supervisor)
-        try:
-            return worker, self._load(worker, load)
-        except StepError:
-            if not self._waiting:
-                raise
-        # It may be that all together do not fit: what a device holds is not known beforehand.
-        self.close()
-        worker = Worker.open(engine, self._supervisor)
-        return worker, self._load(worker, load)
-
     def _load(self, worker: Worker, load: ModelLoad) -> ModelInfo:
         try:
             return worker.load(load)
         except BaseException:
             worker.close()
             raise
-
-    def _fits(self, files: Mapping[Path, int]) -> bool:
-        """Whether ``files`` fit next to the files and the own memory of those that wait.
-
-        A file that several map lies in memory once. The system only lends what it takes: it counts
-        as available, and is read from the disk again where it was taken away.
-        """
-        if self._capacity is None:
-            return False
-        every = {**files, **{w.path: w.file_bytes for w in self._waiting.values()}}
-        own = sum(anonymous_bytes(w.worker.pid) for w in self._waiting.values())
-        return sum(every.values()) + own <= FREE_SHARE * self._capacity

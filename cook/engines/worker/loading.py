@@ -8,7 +8,7 @@ worker cannot follow it), or parameters of the library with blanks between them:
 - ``NAME=1`` gets that number or type, ``NAME=on`` 1, or 0 from a negated spelling (``--no-...``),
   ``NAME=off`` the opposite;
 - ``NAME=word:1,other:2`` gets the number that stands for the value;
-- ``@rule`` is one of :data:`_RULES`.
+- ``@rule`` is one of :func:`_by_rule`.
 
 Read from ``common_model_params_to_llama`` and ``common_context_params_to_llama`` and the parsers of
 both engines, at the versions that :mod:`cook.engines.options` names.
@@ -16,14 +16,14 @@ both engines, at the versions that :mod:`cook.engines.options` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cook.engines.base import BATCH, UBATCH, Engine, ModelArgs
 from cook.engines.options import OPTIONS, Option, ParsedFlag, read_flags
 from cook.engines.worker.messages import LibraryParameter, ModelLoad
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import InputError, InternalError, PrerequisiteError
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 
@@ -66,6 +66,13 @@ def model_load(
             "--link-ms MS --link-mbit MBIT` predicts what a draft on another machine gives",
         )
     flavour, numbers = Flavour(engine.flavour), args.filled()
+    overrides = [one for word in args.override_tensor for one in word.split(",")]
+    if flavour is Flavour.LLAMA_CPP:  # ik says experts by their number of layers
+        if args.cpu_moe:
+            overrides.append(_EXPERTS)
+        if args.n_cpu_moe:
+            layers = "|".join(str(i) for i in range(args.n_cpu_moe))
+            overrides.append(rf"blk\.({layers}){_EXPERTS}")
     load = ModelLoad(
         path=path,
         context=(context + beyond) * slots,
@@ -73,7 +80,7 @@ def model_load(
         ubatch=numbers.ubatch or UBATCH,
         threads=numbers.threads or 1,
         threads_batch=numbers.threads_batch,
-        overrides=_overrides(flavour, args),
+        overrides=tuple(overrides),
         devices=args.devices,
         gives_rows=gives_rows,
     )
@@ -136,18 +143,6 @@ def _of_heads(given: Mapping[str, int]) -> tuple[LibraryParameter, ...]:
     return tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())
 
 
-def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
-    """Each ``REGEX=BUFFER`` alone; ik says experts by their number of layers."""
-    found = [one for word in args.override_tensor for one in word.split(",")]
-    if flavour is Flavour.LLAMA_CPP:
-        if args.cpu_moe:
-            found.append(_EXPERTS)
-        if args.n_cpu_moe:
-            layers = "|".join(str(i) for i in range(args.n_cpu_moe))
-            found.append(rf"blk\.({layers}){_EXPERTS}")
-    return tuple(found)
-
-
 def _parameters(
     engine: Engine, args: ModelArgs, load: ModelLoad, context: int, outputs: int | None, slots: int
 ) -> tuple[LibraryParameter, ...]:
@@ -204,7 +199,7 @@ def follow(flavour: Flavour, words: Sequence[str], load: ModelLoad, model: str) 
         if rule.startswith(_UNABLE):
             raise _cannot_follow(model, parsed.flag, rule.removeprefix(_UNABLE))
         if rule.startswith("@"):
-            load = _RULES[rule](load, parsed)
+            load = _by_rule(rule, load, parsed)
         elif rule != _SERVER_ONLY:
             values = (pair for part in rule.split() for pair in _values(part, parsed))
             load = _with_values(load, parsed, dict(values))
@@ -254,37 +249,22 @@ def _with_values(
     return replace(load, parameters=(*load.parameters, *more))
 
 
-def _tensor_split(load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
-    return replace(load, tensor_split=(parsed.value or "").replace("/", ","))
-
-
-def _numa(load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
-    return replace(load, numa=("distribute", "isolate", "numactl").index(parsed.value or "") + 1)
-
-
-def _dense_ffn_on_cpu(load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
-    """LLM_FFN_DENSE_REGEX of mainline's common.h."""
-    layers = "|".join(str(i) for i in range(int(parsed.value or 0)))
-    return replace(load, overrides=(*load.overrides, rf"blk\.({layers})\.ffn_(up|down|gate)\.=CPU"))
-
-
-def _rope_scale(load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
-    scale = 1.0 / float(parsed.value or 0)
-    return _with_values(load, parsed, {"context.rope_freq_scale": scale})
-
-
-def _attention_buffer(load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
-    """ik raises smaller buffers of attention."""
-    mib = int(parsed.value or 0)
-    names = ("model.amb", "context.attn_max_batch")
-    return _with_values(load, parsed, dict.fromkeys(names, mib and max(mib, 128)))
-
-
-_RULES: Mapping[str, Callable[[ModelLoad, ParsedFlag], ModelLoad]] = {
-    "@tensor_split": _tensor_split,
-    "@numa": _numa,
-    "@dense_ffn_on_cpu": _dense_ffn_on_cpu,
-    "@rope_scale": _rope_scale,
-    "@attention_buffer": _attention_buffer,
-}
-"""What a flag makes of a load where that is more than parameters."""
+def _by_rule(rule: str, load: ModelLoad, parsed: ParsedFlag) -> ModelLoad:
+    """What a flag makes of a load where that is more than parameters."""
+    value = parsed.value or ""
+    match rule:
+        case "@tensor_split":
+            return replace(load, tensor_split=value.replace("/", ","))
+        case "@numa":
+            return replace(load, numa=("distribute", "isolate", "numactl").index(value) + 1)
+        case "@dense_ffn_on_cpu":  # LLM_FFN_DENSE_REGEX of mainline's common.h
+            layers = "|".join(str(i) for i in range(int(value or 0)))
+            override = rf"blk\.({layers})\.ffn_(up|down|gate)\.=CPU"
+            return replace(load, overrides=(*load.overrides, override))
+        case "@rope_scale":
+            return _with_values(load, parsed, {"context.rope_freq_scale": 1.0 / float(value or 0)})
+        case "@attention_buffer":  # ik raises smaller ones
+            mib = int(value or 0)
+            names = ("model.amb", "context.attn_max_batch")
+            return _with_values(load, parsed, dict.fromkeys(names, mib and max(mib, 128)))
+    raise InternalError(f"options.tsv names a rule {rule}, which there is not")

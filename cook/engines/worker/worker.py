@@ -223,13 +223,24 @@ class Worker(Closing):
             temperature=temperature if temperature and temperature > 0 else None,
         )
         rows = got["reference"].reshape(n, 4).T if reference else None
+        rollouts = None
+        if rollout_steps:
+            shape = len(got["rollout_position"]), rollout_steps
+            rollouts = Rollouts(
+                position=got["rollout_position"],
+                length=got["rollout_length"],
+                tokens=got["rollout_tokens"].reshape(shape),
+                confidence=got["rollout_confidence"].reshape(shape),
+                tail_tokens=got["tail_tokens"],
+                tail_confidence=got["tail_confidence"],
+            )
         return _record(
             Replay,
             head,
             got,
             **_candidates(got, n, top),
             divergence=Divergence(*rows) if rows is not None else None,
-            rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
+            rollouts=rollouts,
         )
 
     def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
@@ -502,7 +513,12 @@ class Worker(Closing):
         text = json.dumps(header, ensure_ascii=False).encode()
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
-            self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + payload)
+            view = memoryview(_FRAME.pack(b"COOK", len(text), len(payload)) + text + payload)
+            try:
+                while view:
+                    view = view[os.write(self._to.fileno(), view) :]
+            except BrokenPipeError:
+                raise self._died("request") from None
             _, header_bytes, body_bytes = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
             reply: dict[str, Any] = json.loads(self._read(header_bytes, op, deadline))
             body = self._read(body_bytes, op, deadline)
@@ -518,14 +534,6 @@ class Worker(Closing):
             found[name] = np.frombuffer(body, f"<{kind}", count, at)
             at += found[name].nbytes
         return reply, found
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._to.fileno(), view) :]
-        except BrokenPipeError:
-            raise self._died("request") from None
 
     def _read(self, size: int, op: str, deadline: float) -> bytes:
         data = bytearray()
@@ -562,15 +570,3 @@ def _candidates(got: Arrays, positions: int, top: int) -> Arrays | dict[str, Non
     if not top:
         return dict.fromkeys(names)
     return {name: got[name].reshape(positions, top) for name in names}
-
-
-def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
-    n = len(got["rollout_position"])
-    return Rollouts(
-        position=got["rollout_position"],
-        length=got["rollout_length"],
-        tokens=got["rollout_tokens"].reshape(n, steps),
-        confidence=got["rollout_confidence"].reshape(n, steps),
-        tail_tokens=got["tail_tokens"],
-        tail_confidence=got["tail_confidence"],
-    )

@@ -30,9 +30,14 @@ def section(record: Record) -> Section:
     if not categories:
         return Section("category", TITLE, absent="no candidate has counts by category")
     best, order = picked_draft(record), order_of(record)
+    cells = {
+        (draft, name): f"{found.acceptance_rate:.1%} ({counts(found)})"
+        for draft, by_name in rates.items()
+        for name, found in by_name.items()
+    }
     table = figures(
         ("draft", *categories),
-        ((draft, *(_cell(found.get(c)) for c in categories)) for draft, found in rates.items()),
+        ((draft, *(cells.get((draft, c)) for c in categories)) for draft in rates),
         title="Figures: acceptance, accepted/drafted",
         pick=best,
     )
@@ -69,7 +74,3 @@ def section(record: Record) -> Section:
     if any(error is not None for error in errors.values()):
         lead += " Bars are standard errors, by how prompts differ."
     return Section("category", TITLE, lead, (plot, table))
-
-
-def _cell(found: Figures | None) -> str | None:
-    return f"{found.acceptance_rate:.1%} ({counts(found)})" if found is not None else None

@@ -41,9 +41,14 @@ def section(record: Record) -> Section:
     settings = winner.settings if winner is not None else None
     mark = (settings.n_max, own.tokens_per_s) if settings is not None and own is not None else None
     lengths = sorted({length for points in curves.values() for length in points})
+    cells = {
+        (name, n): f"{'' if speed.live else REPLAYED}{tokens_per_s(speed.tokens_per_s)}"
+        for name, points in curves.items()
+        for n, speed in points.items()
+    }
     table = figures(
         ("draft", *map(str, lengths)),
-        ((name, *(_cell(points.get(n)) for n in lengths)) for name, points in curves.items()),
+        ((name, *(cells.get((name, n)) for n in lengths)) for name in curves),
         title=f"Figures: tokens/s {what}, by draft length ({REPLAYED} predicted)",
         caption=f"Without a draft: {tokens_per_s(base.tokens_per_s)} tokens/s." if base else None,
     )
@@ -85,9 +90,3 @@ def section(record: Record) -> Section:
     if base is not None:
         lead += " Below the dotted line drafting costs more than it gives."
     return Section("lengths", TITLE, lead, (plot, *not_drawn([*curves], shown), table))
-
-
-def _cell(speed: Speed | None) -> str | None:
-    if speed is None:
-        return None
-    return f"{'' if speed.live else REPLAYED}{tokens_per_s(speed.tokens_per_s)}"

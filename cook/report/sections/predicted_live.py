@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cook.record.record import Candidate, Objective, Record
 from cook.report.canvas import Named, Plot, Sheet
@@ -17,21 +16,11 @@ TITLE = "Predicted and live"
 MOST_LABELS = 10
 
 
-@dataclass(frozen=True)
-class ForecastCheck:
-    """A forecast and the live speed on the same requests, tokens/s."""
-
-    predicted: float
-    live: float
-
-    @property
-    def off_by(self) -> float:
-        """predicted / live - 1."""
-        return self.predicted / self.live - 1
-
-
-def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> ForecastCheck | None:
-    """The candidate's forecast and its live run; None where it does not have both."""
+def forecast_check(
+    candidate: Candidate, objective: Objective = WHOLE
+) -> tuple[float, float] | None:
+    """The candidate's forecast and its live speed on the same requests, tokens/s; None where it
+    does not have both."""
     guess, live = candidate.predicted, candidate.live
     if guess is None or guess.on_live is None or live is None:
         return None
@@ -41,14 +30,19 @@ def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> Foreca
         live = figures_of(runs) if runs else None
     predicted = positive(objective.of(guess.on_live))
     seen = positive(objective.of(live)) if live is not None else None
-    return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
+    return (predicted, seen) if predicted is not None and seen is not None else None
 
 
 def section(record: Record) -> Section:
     """Candidates that have both figures, and how far apart they are."""
     checks = {c.name: found for c in record.candidates if (found := forecast_check(c))}
     if not checks:
-        return Section("forecast", TITLE, absent=_why(record))
+        why = "no candidate has both a forecast and a live run"
+        if not record.candidates:
+            why = "nothing was scored"
+        elif not any(c.predicted for c in record.candidates):
+            why = "nothing was predicted: every figure was measured live"
+        return Section("forecast", TITLE, absent=why)
     both = [c for c in record.candidates if c.name in checks]
     pick = record.pick.candidate
     table = figures(
@@ -62,14 +56,14 @@ def section(record: Record) -> Section:
 
     def draw(sheet: Sheet) -> None:
         axes = sheet.axes("predicted, tokens/s", "live, tokens/s")
-        every = [speed for found in checks.values() for speed in (found.live, found.predicted)]
+        every = [speed for both in checks.values() for speed in both]
         room = (max(every) - min(every)) * 0.15 or max(every) * 0.1
         ends = max(0.0, min(every) - room), max(every) + room
         axes.plot(ends, ends, "--", color=sheet.colour("muted"), linewidth=1.2)
         axes.set(xlim=ends, ylim=ends)
-        for found in checks.values():
-            sheet.point(axes, found.predicted, found.live, sheet.colour("s0"), live=True)
-        points = [Named(f.predicted, f.live, name, name == pick) for name, f in checks.items()]
+        for guess, seen in checks.values():
+            sheet.point(axes, guess, seen, sheet.colour("s0"), live=True)
+        points = [Named(*pair, name, name == pick) for name, pair in checks.items()]
         sheet.name(axes, points, MOST_LABELS)
 
     lead = (
@@ -117,15 +111,8 @@ def _check_notes(record: Record) -> Iterator[str]:
         )
 
 
-def _cells(found: ForecastCheck | None) -> Cells:
+def _cells(found: tuple[float, float] | None) -> Cells:
     if found is None:
         return None, None, None
-    return tokens_per_s(found.predicted), tokens_per_s(found.live), f"{found.off_by:+.1%}"
-
-
-def _why(record: Record) -> str:
-    if not record.candidates:
-        return "nothing was scored"
-    if not any(c.predicted for c in record.candidates):
-        return "nothing was predicted: every figure was measured live"
-    return "no candidate has both a forecast and a live run"
+    guess, seen = found
+    return tokens_per_s(guess), tokens_per_s(seen), f"{guess / seen - 1:+.1%}"

@@ -33,7 +33,15 @@ class QualityPoint:
 
 def section(record: Record) -> Section:
     """Two plots, PPL and KLD, and the table of both."""
-    every = {name: _points(record, name) for name, *_ in PLOTS}
+    every: dict[str, list[QualityPoint]] = {name: [] for name, *_ in PLOTS}
+    for draft in record.drafts:
+        for name, points in every.items():
+            figure = getattr(draft.quality, name, None)
+            if figure is not None and draft.file_bytes:
+                error = getattr(draft.quality, f"{name}_error") or 0.0
+                points.append(
+                    QualityPoint(label_of(record, draft), draft.file_bytes, figure, error)
+                )
     if not any(every.values()):
         reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
         return Section("quality", TITLE, absent=reasons[0] if reasons else "no quant was evaluated")
@@ -59,17 +67,6 @@ def pareto(points: Sequence[QualityPoint]) -> list[QualityPoint]:
         if not front or point.figure < front[-1].figure:
             front.append(point)
     return front
-
-
-def _points(record: Record, name: str) -> list[QualityPoint]:
-    """Drafts that have the figure ``name``."""
-    found = []
-    for draft in record.drafts:
-        figure = getattr(draft.quality, name, None)
-        if figure is not None and draft.file_bytes:
-            error = getattr(draft.quality, f"{name}_error") or 0.0
-            found.append(QualityPoint(label_of(record, draft), draft.file_bytes, figure, error))
-    return found
 
 
 def _plot(record: Record, name: str, title: str, points: Sequence[QualityPoint], alt: str) -> Plot:

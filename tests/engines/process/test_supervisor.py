@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 
-from cook.engines.process import child, supervisor
+from cook.engines.process import supervisor
 from cook.engines.process.outcome import (
     Outcome,
     ProcessResult,
@@ -321,7 +321,7 @@ def test_only_the_spawner_starts_programs() -> None:
     found = [
         p.relative_to(package) for p in package.rglob("*.py") if starting.search(p.read_text())
     ]
-    assert found == [Path(child.__file__).relative_to(package)]
+    assert found == [Path(supervisor.__file__).relative_to(package)]
 
 
 def test_background_program_with_pipes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cook.engines.base import ModelArgs
-from cook.engines.threads import default_threads
+from cook.engines.environment import default_threads
 from cook.engines.tool_output import parse_buffers
 from cook.engines.worker.loading import few_rows, head_load, model_load
 from cook.engines.worker.messages import ModelLoad

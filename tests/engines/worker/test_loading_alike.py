@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.environment import default_threads
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.engines.threads import default_threads
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError

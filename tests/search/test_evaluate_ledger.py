@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.search.ledger import Budget, Ledger
+from cook.search.evaluate import Budget, Ledger
 from tests.search.spaces import PROMPTS, Law, space
 
 

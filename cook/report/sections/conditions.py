@@ -1,23 +1,104 @@
-"""Section: requests in parallel, by slots: with the draft and without, predicted and live."""
+"""Sections: the drafts in other conditions, under the sampling chains other than the deployed one,
+and with requests in parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from cook.record.record import Record, SlotSpeed
+from cook.record.record import ChainFigures, Record, SampledChain, SlotSpeed
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import picked
-from cook.report.document import Section, Text, figures
+from cook.report.document import Block, Cells, Items, Section, Text, figures
+from cook.report.speedups import acceptance_error, speed_interval, speedup_text
+from cook.report.texts import counts, tokens_per_s, with_error
 from cook.units import number, plural
 
-TITLE = "Requests in parallel"
+TITLE = "Other sampling chains"
+LEAD = (
+    "Forecast on text that the target wrote under each chain, every draft at the settings that are "
+    "best there. The engine accepts a drafted token "
+    "where it is the one that the target draws; rejection sampling would accept more of them."
+)
+COLUMNS = (
+    *("candidate", "acceptance, %", "accepted/drafted", "by rejection sampling, %"),
+    *("predicted decode t/s", "predicted t/s", "predicted speedup"),
+)
 
 
-def section(record: Record) -> Section:
+def other_chains(record: Record) -> Section:
+    """A table a chain."""
+    if not record.chains:
+        return Section("sampling", TITLE, absent="the recipe names one sampling chain")
+    blocks: list[Block] = []
+    for chain in record.chains:
+        name = _name(record, chain)
+        if chain.reason is not None:
+            blocks.append(Items((f"{name}: {chain.reason}",), marked=True))
+            continue
+        rows: list[Cells] = []
+        for one in chain.candidates:
+            found, error, other = one.figures, acceptance_error(one.prompts), one.rejection
+            rate, percent = found.acceptance_rate, 100 * error if error is not None else None
+            by_rejection = 100 * other.accepted / other.drafted if other and other.drafted else None
+            bare = chain.candidates[0].prompts
+            interval = speed_interval(one.prompts, bare, record.pick.confidence)
+            gain = speedup_text(speedup(one, chain), interval)
+            rows.append(
+                (
+                    one.name,
+                    with_error(100 * rate, percent, 1) if rate else None,
+                    counts(found),
+                    number(by_rejection, ".1f"),
+                    tokens_per_s(found.decode_speed),
+                    tokens_per_s(found.end_to_end_speed),
+                    gain if one.key.draft is not None else None,
+                )
+            )
+        blocks.append(figures(COLUMNS, rows, title=None, caption=name))
+    return Section("sampling", TITLE, LEAD, tuple(blocks))
+
+
+def chain_answers(record: Record) -> Iterator[str]:
+    """What pays under each chain, a line each."""
+    for chain in record.chains:
+        one, at = best(chain), f"at {_name(record, chain)}"
+        gain = speedup(one, chain) if one is not None else None
+        if one is None or gain is None:
+            yield f"{at}: not forecast: {chain.reason or 'no draft was replayed'}"
+            continue
+        rate, other = one.figures.acceptance_rate, one.rejection
+        text = f"{at}: {'' if gain > 1 else 'not worth it: '}{one.name} {gain:.2f}x no draft end to"
+        text += " end, predicted"
+        text += f"; {rate:.1%} accepted" if rate is not None else ""
+        text += f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else ""
+        yield text
+
+
+def best(chain: SampledChain) -> ChainFigures | None:
+    """The fastest draft under ``chain``, end to end; None without one."""
+    drafting = [one for one in chain.candidates if one.key.draft is not None]
+    return max(drafting, key=lambda one: one.figures.end_to_end_speed or 0.0, default=None)
+
+
+def speedup(one: ChainFigures, chain: SampledChain) -> float | None:
+    """Of the end-to-end speed, over no draft under the same chain."""
+    bare = chain.candidates[0].figures.end_to_end_speed
+    return one.figures.end_to_end_speed / bare if bare and one.figures.end_to_end_speed else None
+
+
+def _name(record: Record, chain: SampledChain) -> str:
+    several = len({one.engine for one in record.chains}) > 1
+    return f"{chain.sampling.chain} on {chain.engine}" if several else chain.sampling.chain
+
+
+IN_PARALLEL = "Requests in parallel"
+
+
+def in_parallel(record: Record) -> Section:
     """All slots together at each number of slots: no draft, and the draft at its best length."""
     speeds = [s for s in record.slots if s.predicted_tokens_per_s]
     if not speeds:
-        return Section("slots", TITLE, absent="the recipe asks for one slot (`score.slots`)")
+        return Section("slots", IN_PARALLEL, absent="the recipe asks for one slot (`score.slots`)")
     bare = {s.slots: s for s in speeds if s.settings is None}
     best = {s.slots: b for s in speeds if (b := best_at(speeds, s.slots)) is not None}
     winner = picked(record)
@@ -63,13 +144,13 @@ def section(record: Record) -> Section:
         axes.margins(x=0.1, y=0.15)
         sheet.legend(axes)
 
-    plot = Plot("slots", TITLE, table.alt("Tokens a second of all slots together"), draw)
+    plot = Plot("slots", IN_PARALLEL, table.alt("Tokens a second of all slots together"), draw)
     lead = (
         "As many clients as slots, each asking for its next reply at once. Predicted from batches "
         "that several slots make, nothing fitted on such runs; filled points ran live. At each "
         "number of slots the draft length is that which is predicted to be best there."
     )
-    return Section("slots", TITLE, lead, (plot, *map(Text, answers(speeds)), table))
+    return Section("slots", IN_PARALLEL, lead, (plot, *map(Text, answers(speeds)), table))
 
 
 def best_at(speeds: Sequence[SlotSpeed], slots: int) -> SlotSpeed | None:

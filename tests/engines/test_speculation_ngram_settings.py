@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
-from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
+from cook.engines.speculation import DEFAULTS, NgramSettings, NgramType
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 

@@ -1,16 +1,48 @@
-"""A summary that fits, and that no name can break."""
+"""Outcomes of cells: written whole, merged by name, refused when they are something else."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.errors import InputError
+from cook.nightly.cell_outcomes import junit, publish, read_outcomes, summary, write_outcome
 from cook.nightly.gates import Verdict
-from cook.nightly.summary import publish, summary
 from tests.nightly.outcomes import FAILED, WORSE, finding, outcome
+
+
+def test_cells_of_several_folders_are_merged_and_the_newest_wins(tmp_path: Path) -> None:
+    write_outcome(outcome(), tmp_path / "one")
+    write_outcome(WORSE, tmp_path / "two")
+    newer = outcome(created="2026-11-22T02:17:00Z")
+    write_outcome(newer, tmp_path / "two")
+    assert read_outcomes([tmp_path / "one", tmp_path / "two"]) == (newer, WORSE)
+    assert read_outcomes([tmp_path]) == (newer, WORSE)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "version None"),
+        ('{"schema_version": 9}', "version 9"),
+        ('{"schema_version": 2}', "cell: Field required"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "cell.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_outcomes([tmp_path])
+
+
+def test_no_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        read_outcomes([tmp_path / "none"])
 
 
 def test_the_summary_tells_the_worst_first() -> None:
@@ -55,3 +87,29 @@ def test_the_jobs_summary_is_filled_within_its_limit(
     assert len(file.read_bytes()) <= 1000
     publish("more\n" * 100, limit_bytes=1000)
     assert len(file.read_bytes()) <= 1000
+
+
+def test_junit_has_a_case_a_gate() -> None:
+    root = ElementTree.fromstring(junit([outcome(), WORSE, FAILED]))
+    suites = {s.get("name"): s for s in root}
+    assert suites["demo-ik"].attrib | {"time": ""} == {
+        "name": "demo-ik",
+        "tests": "3",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+        "time": "",
+    }
+    failure = suites["demo-ik"].find("testcase/failure")
+    assert failure.get("message") == "62 to 59"
+    skipped = suites["demo-ik"].find("testcase/skipped")
+    assert skipped.get("message") == "62 to 59"
+    error = suites["broken-ik"].find("testcase/error")
+    assert error.text == "no engine\nis called ik"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_is_sound_xml(text: str) -> None:
+    suite = ElementTree.fromstring(junit([outcome(text, finding(Verdict.REGRESSION), error=text)]))
+    assert len(list(suite.iter("testcase"))) == 2
