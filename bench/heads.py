@@ -2,8 +2,8 @@
 
 Every quant drafts live at one length. Then the target reads its text once more and every head is
 replayed, for lengths 1 to 8 and three p_min: acceptance at the one length is compared with the
-live runs', and the time of it all with what these take for so many settings. Apart from these: what
-reading a text with its hidden states costs beside reading it bare, in turns.
+live runs', and the time of it all with what these take for so many settings. Apart from these, in
+turns: what a text with its hidden states, and a replay of the head, cost beside bare decoding.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ import time
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from bench.counts import MAKING
-from bench.study import Study, empty_executor
+from bench.study import Study, Turns, empty_executor, in_turns
 from cook.demo.unpack import unpacked_target
 from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.loading import model_load
+from cook.engines.process.system import peak_rss_bytes
+from cook.engines.worker.loading import head_load, model_load
+from cook.engines.worker.messages import HeadReplay
 from cook.engines.worker.worker import Worker
+from cook.formats.gguf import read_gguf
+from cook.formats.gguf_writer import write_copy
+from cook.formats.heads import head_alone
 from cook.job.layout import Layout
 from cook.job.prepare import prepare
+from cook.prompts.prompt_set import load_prompts
 from cook.recipe.load import parse_recipe
 from cook.scoring.simulate import simulate
 from cook.steps.deal import DealStep
-from cook.steps.head_replay import head_replies
+from cook.steps.head_replay import WAVE, head_replies
+from cook.units import size
 
 LENGTH, LENGTHS, P_MIN = 2, list(range(1, 9)), [0.0, 0.3, 0.6]
-MOST_POINTS, MOST_COST, MOST_ROWS_COST, ROUNDS = 0.5, 0.1, 1.15, 9
+MOST_POINTS, MOST_COST, MOST_ROWS_COST, MOST_REPLAY_COST, ROUNDS = 0.5, 0.1, 1.15, 1.2, 9
 RECIPE = """\
 version: 1
 name: heads
@@ -63,7 +69,7 @@ def heads() -> Study:
     """The bundled engine's."""
     ran, said, served, seconds = _counts()
     with TemporaryDirectory(prefix="cook-bench-") as folder:
-        cost, lowest, highest = _rows_cost(Path(folder))
+        rows, head, memory = _costs(Path(folder))
     points = {name: 100 * (_accepted(said[name]) - _accepted(ran[name])) for name in ran}
     other = [
         f"{a} and {b}"
@@ -81,10 +87,18 @@ def heads() -> Study:
         f"trace, hidden states and replay of {len(ran)} heads, {len(LENGTHS)} lengths, "
         f"{len(P_MIN)} p_min: {seconds:.0f} s; live, as one length takes: {served:.0f} s; "
         f"{seconds / served:.3f}x, at most {MOST_COST}x",
-        f"a text with its hidden states beside bare: {cost:.3f}x (rounds {lowest:.3f} to "
-        f"{highest:.3f}, n={ROUNDS}), at most {MOST_ROWS_COST}x",
+        *(
+            f"{what}: {found[0]:.3f}x (rounds {found[1]:.3f} to {found[2]:.3f}, n={ROUNDS}), at "
+            f"most {most}x"
+            for what, found, most in (
+                ("a text with its hidden states beside bare", rows, MOST_ROWS_COST),
+                ("a replay of the head beside its batches bare", head, MOST_REPLAY_COST),
+            )
+        ),
+        f"memory at most: the worker of the head {memory}",
     )
-    return Study(lines, within and cost <= MOST_ROWS_COST)
+    within &= rows[0] <= MOST_ROWS_COST and head[0] <= MOST_REPLAY_COST
+    return Study(lines, within)
 
 
 Counted = dict[str, tuple[int, int]]
@@ -145,21 +159,31 @@ def _shown(counted: tuple[int, int]) -> str:
     return f"{counted[1]}/{counted[0]} = {_accepted(counted):.2%}"
 
 
-def _rows_cost(folder: Path) -> tuple[float, float, float]:
-    """Ratio of medians, and the least and largest of a round."""
-    engine, tokens = discover("bundled"), np.random.default_rng(2).integers(3, 2000, 224)
-    load = (engine, unpacked_target(), ModelArgs(threads=1), 2048)
-    logs = Supervisor(folder / "logs")
+def _costs(folder: Path) -> tuple[Turns, Turns, str]:
+    """A text read with its hidden states beside bare; a replay of the head beside its batches
+    decoded bare; and the memory of both workers."""
+    engine, one, logs = discover("bundled"), ModelArgs(threads=1), Supervisor(folder / "logs")
+    whole = read_gguf(unpacked_target())
+    alone = write_copy(head_alone(whole), folder / "head.gguf")
+    texts, load = [], (engine, whole.path, one, 2048)
     with Worker.open(engine, logs) as bare, Worker.open(engine, logs) as giving:
         bare.load(model_load(*load))
         giving.load(model_load(*load, gives_rows=True))
-        spent = [(0.0, 0.0)] * (ROUNDS + 1)
-        for number in range(ROUNDS + 1):
-            started = time.perf_counter()
-            bare.bare(tokens[:128], tokens[128:])
-            middle = time.perf_counter()
-            giving.rows(tokens[:128], tokens[128:])
-            spent[number] = (middle - started, time.perf_counter() - middle)
-    ratios = [rows / bare_s for bare_s, rows in spent[1:]]  # the first round warms up
-    medians = [median(column) for column in zip(*spent[1:], strict=True)]
-    return medians[1] / medians[0], min(ratios), max(ratios)
+        for prompt in load_prompts("demo").prompts[:4]:
+            ids = giving.tokenize(prompt.text)
+            tokens = giving.generate(ids, n_predict=96).tokens
+            texts.append((ids, tokens, giving.rows(ids, tokens)))
+        ids, tokens, _ = texts[0]
+        rows = in_turns(lambda: bare.bare(ids, tokens), lambda: giving.rows(ids, tokens), ROUNDS)
+        target_bytes = peak_rss_bytes(giving.pid)
+    with Worker.open(engine, logs) as worker:
+        worker.load(head_load(engine, alone, one, 2048, WAVE, LENGTHS[-1]))
+        found = [worker.replay_head(*text, depth=LENGTHS[-1]) for text in texts]
+
+        def replay(known: Sequence[HeadReplay | None]) -> None:
+            for text, one in zip(texts, known, strict=True):
+                worker.replay_head(*text, depth=LENGTHS[-1], known=one)
+
+        head = in_turns(lambda: replay(found), lambda: replay([None] * len(texts)), ROUNDS)
+        sizes = size(peak_rss_bytes(worker.pid)), size(alone.stat().st_size), size(target_bytes)
+    return rows, head, "{} (a file of {}), the target's {}".format(*sizes)

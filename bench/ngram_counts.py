@@ -16,13 +16,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.study import Study, engines
+from cook.demo.unpack import SHIPPED_HEAD, unpack
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.speculation import DEFAULTS, NgramSettings, NgramType
-from cook.engines.worker.loading import model_load
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Ids
+from cook.formats.gguf import read_gguf
+from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
@@ -94,10 +97,17 @@ replayed in, so that a near tie falls otherwise now and then; in all, a hundredt
 
 def two_stage_counts() -> Study:
     """An n-gram method first and the demo's draft second, counted as :func:`ngram_counts` does."""
-    found = _agreements(two_stage_methods, DraftSettings(N_MAX))
+    then = DraftSettings(N_MAX)
+    found = _agreements(two_stage_methods, then)
+    with TemporaryDirectory(prefix="cook-bench-") as folder:
+        whole = Path(folder) / "whole.gguf"
+        unpack(read_gguf(TARGET), whole, read_gguf(demo_dir() / SHIPPED_HEAD), layers_in_front=0)
+        heads = _agreements(two_stage_methods, then, whole)
     head = f"n-grams first, a draft second, {PROMPTS} prompts x {TOKENS} tokens"
     within = all(a.exact >= NEAR_TIES * a.requests and a.off_by <= 0.01 for a in found)
-    return Study((head, *map(str, found)), within)
+    within &= all(a.exact == a.requests for a in heads)
+    exact = "the head second, at the server's own batch shapes: every count equal"
+    return Study((head, *map(str, found), exact, *map(str, heads)), within)
 
 
 def ngram_counts() -> Study:
@@ -108,16 +118,18 @@ def ngram_counts() -> Study:
 
 
 def _agreements(
-    methods_of: Callable[[Engine], list[NgramSettings]], then: DraftSettings | None = None
+    methods_of: Callable[[Engine], list[NgramSettings]],
+    then: DraftSettings | None = None,
+    whole: Path | None = None,
 ) -> list[NgramAgreement]:
     found = []
     texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
     with TemporaryDirectory(prefix="cook-bench-") as logs:
         supervisor = Supervisor(Path(logs))
-        for engine in engines():
+        for engine in engines()[: 1 if whole else None]:
             written = replies(engine, texts, TOKENS, supervisor)
             found += [
-                agreement(engine, settings, written, TOKENS, supervisor, then)
+                agreement(engine, settings, written, TOKENS, supervisor, then, whole)
                 for settings in methods_of(engine)
             ]
     return found
@@ -161,19 +173,24 @@ def agreement(
     tokens: int,
     supervisor: Supervisor,
     then: DraftSettings | None = None,
+    whole: Path | None = None,
 ) -> NgramAgreement:
     """One server of ``settings`` asked for all replies in order, and its simulation.
 
-    ``then``: the demo's draft drafts where the method has nothing.
+    ``then``: the demo's draft drafts where the method has nothing, or the head in ``whole``.
     """
     flavour = Flavour(engine.flavour)
     args = ModelArgs(threads=1)
-    draft = DRAFT if then is not None else None
-    job = ServerJob(TARGET, args, CONTEXT, draft, args, then, ngram=settings)
+    draft = whole or (DRAFT if then is not None else None)
+    head = HeadKind.MTP if whole else None
+    job = ServerJob(whole or TARGET, args, CONTEXT, draft, args, then, ngram=settings, head=head)
     simulated = NgramServer(settings, flavour)
-    live, ours, apart = [], [], 0
+    live, ours, apart, row = [], [], 0, None
     with Worker.open(engine, supervisor) as worker, Server(engine, job, supervisor) as server:
-        info = worker.load(model_load(engine, draft or TARGET, args, CONTEXT))
+        load = model_load(engine, draft or TARGET, args, CONTEXT, gives_rows=whole is not None)
+        info = worker.load(load)
+        if whole:
+            worker.load(head_load(engine, whole, args, CONTEXT, depth=N_MAX), onto=True)
         for one in written:
             answer = server.complete(one.prompt, tokens)
             said, reply = one.tokens, one.reply
@@ -189,6 +206,15 @@ def agreement(
                 n_predict=tokens,
                 context=min(CONTEXT, info.context_train),
             )
+            live.append((answer.draft_n or 0, answer.draft_n_accepted or 0))
+            if whole and then:
+                limits = {"n_predict": tokens, "server_context": min(CONTEXT, info.context_train)}
+                first = simulated.begin(request)
+                counts, row = worker.live_shapes_head(
+                    one.prompt, said, before=row, settings=then, first=first, **limits
+                )
+                ours.append(counts)
+                continue
             if then is None:
                 run = simulated.answer(request)
             else:
@@ -202,7 +228,6 @@ def agreement(
                     context=request.context,
                 )
                 run = simulated.answer(request, seen, then)
-            live.append((answer.draft_n or 0, answer.draft_n_accepted or 0))
             ours.append((run.draft_n, run.draft_n_accepted))
     return NgramAgreement(
         engine.name,

@@ -8,17 +8,16 @@ Beside it the worker's peak memory for a trace and for one ten times as long.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.study import Study, engines
+from bench.study import Study, Turns, engines, in_turns
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.process.system import peak_rss_bytes
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
@@ -69,27 +68,15 @@ def replay_cost() -> Study:
     return Study(tuple(lines), within)
 
 
-def _ratio(
-    engine: Engine, model: Path, directory: str, temperature: float | None
-) -> tuple[float, float, float, float]:
+def _ratio(engine: Engine, model: Path, directory: str, temperature: float | None) -> Turns:
     with Worker.open(engine, Supervisor(Path(directory, "logs"))) as worker:
         info = worker.load(_load(engine, model))
         text = _text(info.n_vocab, np.random.default_rng(2))
-        bare_s: list[float] = []
-        reduced_s: list[float] = []
-        for number in range(ROUNDS + 1):
-            order = (True, False) if number % 2 else (False, True)
-            for bare in order:
-                started = time.perf_counter()
-                if bare:
-                    worker.bare(text.prompt, text.reply)
-                else:
-                    _replay(worker, text, temperature)
-                seconds = time.perf_counter() - started
-                if number:  # the first round warms up
-                    (bare_s if bare else reduced_s).append(seconds)
-    ratios = [r / b for r, b in zip(reduced_s, bare_s, strict=True)]
-    return median(reduced_s) / median(bare_s), min(ratios), max(ratios), median(reduced_s)
+        return in_turns(
+            lambda: worker.bare(text.prompt, text.reply),
+            lambda: _replay(worker, text, temperature),
+            ROUNDS,
+        )
 
 
 def _replay(worker: Worker, text: Text, temperature: float | None) -> None:
@@ -103,9 +90,7 @@ def _peak_bytes(engine: Engine, directory: str, replies: int) -> int:
         rng = np.random.default_rng(3)
         for _ in range(replies):
             _replay(worker, _text(info.n_vocab, rng), None)
-        status = Path(f"/proc/{worker.pid}/status").read_text()
-    line = next(row for row in status.splitlines() if row.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
+        return peak_rss_bytes(worker.pid)
 
 
 def _text(vocabulary: int, rng: np.random.Generator) -> Text:

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -48,6 +49,25 @@ def empty_executor() -> Iterator[Executor]:
         store, output = Store(home / "store"), Output(Mode.QUIET)
         with Executor(store, output, logs=home / "logs", threads=1) as executor:
             yield executor
+
+
+Turns = tuple[float, float, float, float]
+"""Of medians the ratio, of a round the least and the largest, and seconds of the other."""
+
+
+def in_turns(usual: Callable[[], object], other: Callable[[], object], rounds: int) -> Turns:
+    """What ``other`` takes beside ``usual``; a first round warms up."""
+    spent: list[list[float]] = []
+    for number in range(rounds + 1):
+        pair = [0.0, 0.0]
+        for place in (0, 1) if number % 2 else (1, 0):
+            started = time.perf_counter()
+            (usual, other)[place]()
+            pair[place] = time.perf_counter() - started
+        spent.append(pair)
+    ratios = [more / less for less, more in spent[1:]]
+    usual_s, other_s = (median(column) for column in zip(*spent[1:], strict=True))
+    return other_s / usual_s, min(ratios), max(ratios), other_s
 
 
 BUSY_S = 2.0

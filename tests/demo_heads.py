@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
@@ -47,3 +49,36 @@ def _in_f16(file: GgufFile, name: str) -> NewTensor:
     )
     weights = dequantize(packed, GGMLQuantizationType(tensor.type_id)).astype("<f2")
     return tensor_of(name, tensor.shape, by_name("f16").id, weights.tobytes())
+
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+"""Of a head, by the tensor's name within its block."""
+
+
+def head_arrays(folder: Path) -> Arrays:
+    """Of `head-f16.gguf` in ``folder``, rows first."""
+    file = read_gguf(folder / "head-f16.gguf")
+    return {
+        tensor.name.split(".", 2)[2]: np.frombuffer(
+            file.read_tensor_bytes(tensor.name), "<f4" if tensor.type_name == "f32" else "<f2"
+        )
+        .astype(np.float32)
+        .reshape(tensor.shape[::-1])
+        for tensor in file.tensors
+        if tensor.name.startswith("blk.")
+    }
+
+
+def write_changed(folder: Path, name: str, changed: Arrays) -> None:
+    """`head-f16.gguf` once more as ``name``, but for the arrays ``changed``."""
+    file = read_gguf(folder / "head-f16.gguf")
+    tensors = []
+    for tensor in file.tensors:
+        array = changed.get(tensor.name.split(".", 2)[-1])
+        if array is None:
+            tensors.append(copy_of(file, tensor.name))
+            continue
+        data = array.astype("<f4" if tensor.type_name == "f32" else "<f2").tobytes()
+        tensors.append(tensor_of(tensor.name, tensor.shape, tensor.type_id, data))
+    metadata = {key: file.raw_value(key) for key in file.metadata}
+    write_gguf_file(folder / f"{name}.gguf", metadata, tensors, alignment=file.alignment)

@@ -161,7 +161,7 @@ def _checked(
     uncontrolled = outcomes.why_not(checks.control) if checks.control and not control else None
     counts = outcomes.result(checks.counts) if checks.counts else None
     why_not_counted = _why_not_counted(checks.counts, outcomes) if checks.counts else None
-    if key.ngram is not None:
+    if key.ngram is not None and checks.counts is None:
         forecaster = decision.forecasters.get(key.engine)
         counts = rival_counts(key, dealt, forecaster) if forecaster is not None else None
         why_not_counted = None if counts else "the engine returns no token ids"

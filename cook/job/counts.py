@@ -18,7 +18,7 @@ from cook.record.record import CandidateKey, PromptRun, RecountOutcome, Replayed
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation, simulate
 from cook.steps.deal import Dealt
-from cook.steps.head_replay import broken_head
+from cook.steps.head_replay import broken_head, guessed_without
 from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.replay import ngram_request
 
@@ -64,10 +64,12 @@ def unfit(forecaster: Forecaster) -> dict[str, str]:
     beginning, or its whole cache, which no replay of whole texts tells
     (docs/internals/engines.md#the-context-of-a-draft)."""
     found: dict[str, str] = {}
-    for head in forecaster.plan.heads:
-        outcome = forecaster.outcomes.result(head.replay)
-        if outcome is not None and (why := broken_head(outcome.right, outcome.drafts)):
-            found[head.draft.name] = why
+    heads = [(one, forecaster.outcomes.result(one.replay)) for one in forecaster.plan.heads]
+    if any(outcome is not None for _, outcome in heads):
+        guessed = guessed_without(r.tokens[: r.head.emitted] for r in forecaster.trace)
+        for head, outcome in heads:
+            if outcome and (why := broken_head(outcome.right, outcome.drafts, guessed)):
+                found[head.draft.name] = why
     own = [d.draft for d in forecaster.plan.drafts if d.draft.context is not None]
     if not own:
         return found

@@ -161,7 +161,7 @@ class Layout:
 
     def checks(self, configuration: Configuration, dealt: Dealt, baseline: Dealt | None) -> Checks:
         """Of a finalist of this engine, by what it and no draft, the ``baseline``, were dealt.
-        Counts and control need a replay, and no n-grams in it."""
+        Counts and control need a replay, and the drafts of models and the control no n-grams."""
         key, draft, live = configuration.key, configuration.draft, configuration.live
         compare = None
         if baseline is not None and key.draft is not None:
@@ -179,7 +179,7 @@ class Layout:
             return Checks(compare=compare)
         follows = self.engine.flavour == Flavour.LLAMA_CPP  # the worker drives the heads of that
         heads = {head.draft.name for head in plan.heads if follows}
-        if key.ngram is not None or (draft.head is not None and draft.name not in heads):
+        if draft.name not in heads if draft.head is not None else key.ngram is not None:
             return Checks(compare=compare)
         counts = RecountStep(
             engine=self.engine,
@@ -191,6 +191,8 @@ class Layout:
             trace=plan.trace,
             live=dealt,
         )
+        if key.ngram is not None:
+            return Checks(counts, compare)
         width = settings.n_max + 1
         control = ControlStep(self.engine, target, live.target_args, plan.trace, width)
         return Checks(counts, compare, control)

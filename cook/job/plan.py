@@ -36,8 +36,9 @@ from cook.provenance import available_memory_bytes, machine
 from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
 from cook.scoring.compare import START
+from cook.steps.copies import SpliceHeadStep
 from cook.steps.deal import DealStep, Dealt
-from cook.steps.work import Phase, model_bytes
+from cook.steps.work import Phase, model_bytes, trunk_bytes
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
@@ -558,8 +559,11 @@ def _needs(layouts: Sequence[Layout], steps: Sequence[Planned], left_bytes: int)
     yield Need("disk", disk, free_bytes(cook_home()))
     memory, target = 0, layouts[0].target
     if target is not None and running:
-        drafts = (model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts)
-        memory = target.size_bytes + round(max(drafts, default=0))
+        drafts = [draft for layout in layouts for draft in layout.drafts]
+        held = trunk_bytes if all(draft.head is None for draft in drafts) else model_bytes
+        inside = (target, *(d.model for d in drafts if isinstance(d.model, SpliceHeadStep)))
+        beside = (model_bytes(d.model) or 0 for d in drafts if d.model not in inside)
+        memory = round((held(target) or 0) + max(beside, default=0))
     yield Need("memory", memory, available_memory_bytes())
     if left_bytes:
         from cook.hub.download import free_cache_bytes

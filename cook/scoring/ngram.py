@@ -67,9 +67,6 @@ class NgramServer:
         ``model``: the same reply as a draft model sees it, which drafts by ``then`` wherever the
         method has no draft.
         """
-        text = [*request.prompt.tolist(), *request.tokens.tolist()]
-        prompt = len(request.prompt)
-        self._method.begin(text, prompt)
         return simulate(
             model
             or Positions(
@@ -82,8 +79,15 @@ class NgramServer:
             ),
             then,
             self._profile,
-            _Stage(self._settings, self._method, text, prompt, bounded=self._bounded),
+            self.begin(request),
         )
+
+    def begin(self, request: NgramRequest) -> Stage:
+        """What drafts in one request, step by step; what it learns there stays."""
+        text = [*request.prompt.tolist(), *request.tokens.tolist()]
+        prompt = len(request.prompt)
+        self._method.begin(text, prompt)
+        return Stage(self._settings, self._method, text, prompt, bounded=self._bounded)
 
     @property
     def _bounded(self) -> bool:
@@ -91,7 +95,7 @@ class NgramServer:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class Stage:
     """The method over one reply, whose position i is ``text[prompt + i]``.
 
     ``bounded``: the engine throws away what is shorter than the method's n_min (ik; mainline's
@@ -112,12 +116,14 @@ class _Stage:
     def n_min(self) -> int:
         return self.settings.n_min or 0
 
+    def tokens(self, i: int, room: int) -> list[int]:
+        """The draft for position ``i``, at most ``room`` tokens."""
+        draft = self.method.draft(self.prompt + i - 1)
+        return [] if self.bounded and len(draft) < min(self.n_min, self.n_max) else draft[:room]
+
     def draft(self, i: int, room: int) -> tuple[int, int]:
         """See :class:`cook.scoring.simulate.FirstStage`."""
-        draft = self.method.draft(self.prompt + i - 1)
-        if self.bounded and len(draft) < min(self.n_min, self.n_max):
-            return 0, 0
-        draft = draft[:room]
+        draft = self.tokens(i, room)
         at = self.prompt + i
         count = 0
         while (

@@ -54,6 +54,7 @@ from cook.record.record import (
     PromptRun,
     RecountOutcome,
 )
+from cook.scoring.ngram import NgramRequest, NgramServer, Stage
 from cook.scoring.simulate import Profile, positions_of, simulate
 from cook.steps.deal import Dealt
 from cook.steps.head_replay import WAVE, head_positions
@@ -69,6 +70,7 @@ from cook.steps.work import (
     model_path,
     prompt_tokens,
     read_bytes,
+    trunk_bytes,
     wide,
 )
 from cook.trace.chain import Draws
@@ -97,6 +99,11 @@ class LiveRequest:
     n_predict: int
     run: PromptRun | None = None
 
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """(drafted, accepted), where they were kept."""
+        return (self.run.draft_n or 0, self.run.draft_n_accepted or 0) if self.run else None
+
 
 def check_counts(
     worker: Worker,
@@ -117,8 +124,8 @@ def check_counts(
     exact = 0
     totals = np.zeros((2, 2), dtype=np.int64)
     for reply in replies:
-        run = reply.run
-        assert run is not None, "only what was counted is recounted"
+        live = reply.counts
+        assert live is not None, "only what was counted is recounted"
         cycles = worker.live_shapes(
             reply.prompt,
             reply.tokens,
@@ -147,7 +154,6 @@ def check_counts(
             context=slot,
         )
         ours = simulate(positions, setting, profile)
-        live = (run.draft_n or 0, run.draft_n_accepted or 0)
         exact += (cycles.draft_n, cycles.draft_n_accepted) == live
         totals += [live, (ours.draft_n, ours.draft_n_accepted)]
     return RecountOutcome(len(replies), exact, *totals.ravel().tolist())
@@ -253,7 +259,7 @@ class RecountStep(Step[RecountOutcome]):
         read, computed = tokens * read_bytes(self.draft), read_tokens * computed_bytes(self.draft)
         if self.live.live.head is not None:
             target = self.live.live.target
-            size += model_bytes(target) or 0.0
+            size += trunk_bytes(target) or 0.0
             read = tokens * head_bytes(self.draft) + cycles * read_bytes(target) * wide(width)
             computed = 2 * read_tokens * computed_bytes(target)
         return Cost((), read, tokens, computed, memory_bytes=size)
@@ -287,38 +293,52 @@ class RecountStep(Step[RecountOutcome]):
         return replace(found, passed_over=len(runs) - len(replies))
 
     def _of_head(self, bench: Workbench, recorded: Mapping[str, Reply]) -> RecountOutcome:
-        """Each server from its first line on: a request begins on what the one before left."""
+        """Each server from its first line on: a request begins on what the one before left, and
+        n-grams before the head keep what they saw."""
         live, settings, path = self.live.live, self.settings, model_path(bench, self.draft)
+        longest = max(settings.n_max, live.ngram.longest if live.ngram is not None else 0)
         target = model_load(
             *(self.engine, model_path(bench, live.target), live.target_args, live.context),
-            outputs=settings.n_max + 1,
+            outputs=longest + 1,
         )
         head = partial(head_load, self.engine, path, self.args, live.context)
-        seen: list[tuple[LiveRequest, PromptRun, Floats32 | None]] = []
-        exact = 0
+        seen: list[tuple[LiveRequest, Floats32 | None, NgramServer | None]] = []
+        counted = exact = 0
         totals = np.zeros((2, 2), dtype=np.int64)
         with bench.workers.loaded(self.engine, replace(target, gives_rows=True)) as (worker, info):
             context = min(live.context, info.context_train)
+
+            def stage(of: NgramServer | None, request: LiveRequest) -> Stage | None:
+                if of is None:
+                    return None
+                prompt, tokens = (np.array(t, np.int32) for t in (request.prompt, request.tokens))
+                limits = (request.n_predict, context)
+                return of.begin(NgramRequest(prompt, tokens, len(tokens), info.eog, *limits))
+
+            def server() -> NgramServer | None:
+                return NgramServer(live.ngram, self.engine.flavour) if live.ngram else None
+
             worker.load(head(0, settings.n_max), onto=True)
             for outcome in self.live.stored(bench):
                 row: Floats32 | None = None
+                theirs, ours = server(), server()
                 for request in requests_of(outcome, recorded, live.max_tokens):
-                    if len(seen) == REQUESTS:
+                    if counted == REQUESTS:
                         break
-                    before, run = row, request.run
+                    seen.append((request, row, ours))
                     counts, row = worker.live_shapes_head(
                         request.prompt,
                         request.tokens,
-                        before=before,
+                        before=row,
                         settings=settings,
                         n_predict=request.n_predict,
                         server_context=context,
+                        first=stage(theirs, request),
                     )
-                    if run is not None:
-                        seen.append((request, run, before))
-                        exact += counts == (run.draft_n or 0, run.draft_n_accepted or 0)
+                    counted += request.run is not None
+                    exact += request.counts == counts
             worker.load(head(WAVE, settings.n_max), onto=True)
-            for request, run, before in seen:
+            for request, before, first in seen:
                 rows = worker.rows(request.prompt, request.tokens)
                 found = worker.replay_head(
                     *(request.prompt, request.tokens, rows),
@@ -336,12 +356,10 @@ class RecountStep(Step[RecountOutcome]):
                     n_predict=request.n_predict,
                     context=context,
                 )
-                ours = simulate(positions, settings, self.profile)
-                totals += [
-                    (run.draft_n or 0, run.draft_n_accepted or 0),
-                    (ours.draft_n, ours.draft_n_accepted),
-                ]
-        return RecountOutcome(len(seen), exact, *totals.ravel().tolist())
+                run = simulate(positions, settings, self.profile, stage(first, request))
+                if request.counts is not None:
+                    totals += [request.counts, (run.draft_n, run.draft_n_accepted)]
+        return RecountOutcome(counted, exact, *totals.ravel().tolist())
 
 
 def requests_of(
@@ -422,7 +440,7 @@ class CompareStep(Step[CompareOutcome]):
 
     def cost(self) -> Cost | None:
         """Some of the replies differ: they are looked up, and a few controlled."""
-        target = model_bytes(self.target)
+        target = trunk_bytes(self.target)
         if target is None:
             return None
         dealt, most = tuple(self.live.prompts.values()), self.live.live.max_tokens
@@ -659,7 +677,7 @@ class ControlStep(Step[ControlOutcome]):
             read_bytes=(batches * wide(self.width + 1) + singly) * read_bytes(self.target),
             decodes=batches + singly,
             computed_bytes=prompts * computed_bytes(self.target),
-            memory_bytes=self.target.size_bytes,
+            memory_bytes=trunk_bytes(self.target),
         )
 
     def run(self, bench: Workbench) -> ControlOutcome:

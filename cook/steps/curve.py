@@ -39,6 +39,7 @@ from cook.steps.work import (
     model_bytes,
     model_path,
     read_bytes,
+    trunk_bytes,
     wide,
 )
 
@@ -171,7 +172,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
     def cost(self) -> Cost | None:
         """Batches of every width at a few depths, and prompts of a few lengths."""
-        size = model_bytes(self.model)
+        size = (model_bytes if self.head else trunk_bytes)(self.model)
         if size is None:
             return None
         each, computed = read_bytes(self.model), computed_bytes(self.model)
@@ -540,7 +541,7 @@ class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
 
     def cost(self) -> Cost | None:
         """Batches of every width and number of slots at two depths."""
-        size = model_bytes(self.model)
+        size = (model_bytes if self.head else trunk_bytes)(self.model)
         if size is None:
             return None
         each = head_bytes(self.model) if self.head else read_bytes(self.model)

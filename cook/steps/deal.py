@@ -31,7 +31,7 @@ from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
 from cook.record.record import PromptRun
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, LiveStep, Watch
-from cook.steps.work import Phase, made_bytes, model_bytes
+from cook.steps.work import Phase, made_bytes, model_bytes, trunk_bytes
 from cook.units import plural
 
 REST_S = 0.1
@@ -139,7 +139,8 @@ class DealStep(Step[DealOutcome]):
         each = [cost for server in self.servers if (cost := server.cost()) is not None]
         if len(each) < len(self.servers):
             return None
-        models = {node.key: model_bytes(node) or 0.0 for node in self.inputs().values()}
+        held = trunk_bytes if all(server.head is None for server in self.servers) else model_bytes
+        models = {node.key: held(node) or 0.0 for node in self.inputs().values()}
         return Cost(
             loads=tuple(models.values()),
             read_bytes=sum(cost.read_bytes for cost in each),

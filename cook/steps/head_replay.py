@@ -7,8 +7,10 @@ One pass and short branches give all draft lengths and every p_min
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,14 +37,36 @@ CHANCE, LEAST_DRAFTS = 0.02, 200
 """A head is broken whose drafts are right as seldom as guesses are: the share, and its least n."""
 
 
-def broken_head(right: int, drafts: int) -> str | None:
-    """What is wrong with a head of whose ``drafts`` so few were ``right``, if anything is."""
-    if drafts < LEAST_DRAFTS or right > CHANCE * drafts:
+def broken_head(right: int, drafts: int, guessed: int = 0) -> str | None:
+    """What is wrong with a head of whose ``drafts`` so few were ``right``, if anything is:
+    ``guessed`` are right without it (:func:`guessed_without`)."""
+    if drafts < LEAST_DRAFTS or right > max(CHANCE * drafts, guessed):
         return None
+    found = f"a broken head: {right} tokens were right in {drafts} drafts"
+    if right <= CHANCE * drafts:
+        return (
+            f"{found}, as by chance. No quant does that to a head that works: compare with its "
+            "unquantized file"
+        )
     return (
-        f"a broken head: {right} tokens were right in {drafts} drafts, as by chance. No quant "
-        "does that to a head that works: compare with its unquantized file"
+        f"{found}, and {guessed} are right without it, by what mostly followed the same token in "
+        "the replies before: its file is damaged or of too few bits. Compare with its unquantized "
+        "file, and that with the model's: eh_proj and the order of its halves, enorm, hnorm"
     )
+
+
+def guessed_without(replies: Iterable[Ids]) -> int:
+    """Of the drafts that a head begins in ``replies``, those whose first token is right if it is
+    what followed the last one most often in the replies before."""
+    follows: dict[int, Counter[int]] = {}
+    right = 0
+    for reply in replies:
+        pairs = [*pairwise(reply.tolist())]
+        known = ((follows[last], token) for last, token in pairs if last in follows)
+        right += sum(token == seen.most_common(1)[0][0] for seen, token in known)
+        for last, token in pairs:
+            follows.setdefault(last, Counter())[token] += 1
+    return right
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from cook.steps.work import (
     model_path,
     prompt_tokens,
     read_bytes,
+    trunk_bytes,
     wide,
 )
 
@@ -206,7 +207,7 @@ class LiveStep(Step[LiveOutcome]):
         }
 
     def cost(self) -> Cost | None:
-        target = model_bytes(self.target)
+        target = (trunk_bytes if self.head is None else model_bytes)(self.target)
         draft = model_bytes(self.draft) if self.draft is not None else 0.0
         if self.head is not None and (self.draft == self.target or self.is_spliced):
             draft = 0.0

@@ -20,7 +20,7 @@ from cook.formats.gguf import header_if_there
 from cook.formats.trace_file import Reply
 from cook.graph.step import Cost, JsonValue, Source, Step, Workbench
 from cook.steps.trace import Trace, read_trace
-from cook.steps.work import Phase, computed_bytes, model_bytes, model_path
+from cook.steps.work import Phase, computed_bytes, model_path, trunk_bytes
 from cook.units import size
 
 ROWS_FILE = "rows.npz"
@@ -58,7 +58,7 @@ class RowsStep(Step[RowsOutcome]):
         return {**self.args.numerics(), "ubatch": self.args.ubatch}
 
     def cost(self) -> Cost | None:
-        held = model_bytes(self.target)
+        held = trunk_bytes(self.target)
         if held is None:
             return None
         tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens

@@ -22,6 +22,7 @@ from cook.steps.work import (
     context_bytes,
     prompt_tokens,
     read_bytes,
+    trunk_bytes,
     wide,
 )
 from cook.trace.session import EXTRA, TOP, TracePlan, TraceTotals, record, trace_totals
@@ -92,7 +93,7 @@ class TraceStep(Step[TraceOutcome]):
         return prompt_tokens(self.prompts, self.target)
 
     def cost(self) -> Cost:
-        size, each = float(self.target.size_bytes), read_bytes(self.target)
+        size, each = trunk_bytes(self.target) or 0.0, read_bytes(self.target)
         # Each token of a batch may ask for experts of its own.
         read = max(min(size, self.batch_width * each), wide(self.batch_width) * each)
         computed = sum(self.prompt_tokens()) * computed_bytes(self.target)

@@ -125,6 +125,17 @@ def model_bytes(model: Input) -> float | None:
     return float(size) if size else None
 
 
+def trunk_bytes(model: Input) -> float | None:
+    """The same of what is in memory where no head drafts: both engines leave one inside of the file
+    out (``load_mtp``; ik: ``mtp``, TENSOR_SKIP), but for step35, which ik loads whole."""
+    size = model_bytes(model)
+    file = header_if_there(model.path) if isinstance(model, Source) else None
+    head = head_of(file) if file is not None else None
+    if file is None or head is None or head.alone or file.architecture == "step35":
+        return size
+    return (size or 0.0) - sum(tensor.size_bytes or 0 for tensor in head.tensors_of(file))
+
+
 def context_bytes(model: Input, args: ModelArgs, context: int, slots: int = 1) -> float:
     """Bytes of a server's context next to the weights of ``model``, ``slots`` of so many tokens:
     KV cache and recurrent state by the header (none where it does not say, see

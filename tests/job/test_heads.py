@@ -14,12 +14,13 @@ from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.job import lay_score
-from cook.job.counts import acceptance_deviation, rival_counts
+from cook.job.counts import acceptance_deviation
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
 from cook.record.record import Record
 from cook.scoring.simulate import simulate
+from cook.steps import checks
 from cook.steps.deal import DealStep
 from tests.builds import build
 from tests.engines.tiny_heads import write_tiny_heads
@@ -180,7 +181,10 @@ def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> No
     for n_max in (1, 2, 4):
         mine, ready = found["made-q8", n_max, 0.0], found["q8", n_max, 0.0]
         assert mine.acceptance_rate == pytest.approx(ready.acceptance_rate, abs=0.03)
-    assert {draft for draft, *_ in found} >= {"own", "made-q8", "made-xxs"}
+    assert {draft for draft, *_ in found} >= {"own", "made-q8"}
+    # Random weights are not made for so few bits: what followed a token before is a better guess.
+    (reason,) = {c.reason for c in replayed.candidates if c.draft == "made-xxs"}
+    assert "of too few bits" in (reason or "")
     low = replayed.draft("made-xxs")
     assert low.path is not None
     file = read_gguf(low.path)
@@ -269,9 +273,13 @@ def test_sampled_text_is_forecast(folder: Path, bundled: Any) -> None:
 
 
 @pytest.mark.engine
-def test_a_head_behind_ngrams_counts_as_the_server_does(folder: Path, bundled: Any) -> None:
-    """It drafts where these have nothing, and the server keeps what it has seen. A near tie may
-    fall otherwise: the target's rows are of whole batches here."""
+def test_a_head_behind_ngrams_counts_as_the_server_does(
+    folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drafts where these have nothing, and the server keeps what it has seen. All requests are
+    equal at the server's shapes, from its first line on: what the head begins a prompt on is left
+    by the request before, which is another one in the trace."""
+    monkeypatch.setattr(checks, "REQUESTS", 12)
     stage = "n_max: [2, 4], after: [{type: ngram-mod, size_n: 4, n_min: 2, n_max: 8}], "
     path = folder / "two.yaml"
     path.write_text(by_replay(folder, OWN, "two", stage))
@@ -290,10 +298,11 @@ def test_a_head_behind_ngrams_counts_as_the_server_does(folder: Path, bundled: A
         for key in grid:
             dealt = dealing.dealt(key)
             assert dealt is not None, dealing.failed
-            counts = rival_counts(key, dealt, forecaster)
+            recount = layout.checks(grid[key], dealt, None).counts
+            assert recount is not None
+            counts = running.run([recount]).result(recount)
             assert counts is not None
-            assert counts.requests + counts.passed_over == 12
-            assert counts.exact >= counts.requests - 2 > 6
+            assert counts.exact == counts.requests == 12
             rate = counts.live_accepted / counts.live_drafted
             assert counts.replay_accepted / counts.replay_drafted == pytest.approx(rate, abs=0.01)
             alone = forecasts[replace(key, draft="own", ngram=None)]

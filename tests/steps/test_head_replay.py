@@ -13,13 +13,15 @@ import pytest
 from cook.cli.main import main
 from cook.engines.base import ModelArgs
 from cook.formats.sampling import Sampling
+from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
 from cook.job import lay_score
 from cook.job.prepare import prepare
-from cook.prompts.prompt_set import Prompt
-from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, broken_head
+from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, broken_head, guessed_without
 from cook.steps.target_rows import RowsStep
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
+from tests.demo_heads import head_arrays, write_changed, write_demo_heads
 from tests.engines.tiny_heads import write_tiny_heads
 from tests.workbench import executor
 
@@ -114,3 +116,59 @@ def test_few_drafts_show_nothing() -> None:
     assert broken_head(0, 199) is None
     assert broken_head(4, 200) is not None
     assert broken_head(5, 200) is None
+    assert broken_head(100, 200, 99) is None
+    assert "and 100 are right without it" in (broken_head(100, 200, 100) or "")
+
+
+def test_a_guess_without_a_head_is_what_followed_most_often_before() -> None:
+    replies = [np.array(reply, np.int32) for reply in ([1, 2, 1, 3], [1, 2, 1, 2, 1], [1, 2, 3])]
+    # In the second 1 was followed by 2 and 3 alike, and the first one counts; 2 by 1.
+    assert guessed_without(replies) == 4 + 1
+    assert guessed_without(replies[:1]) == 0
+
+
+@pytest.mark.engine
+def test_damage_to_a_trained_head_is_named_where_a_guess_is_as_good(
+    bundled: Any, tmp_path: Path
+) -> None:
+    """Zeros, the halves of eh_proj in the other order, and no hidden state are. What leaves it
+    better than a guess is not broken by any count: its norms are nearly alike, so that it matters
+    not which is which, and without its block eh_proj alone still drafts."""
+    folder = write_demo_heads(tmp_path)
+    own, rng = head_arrays(folder), np.random.default_rng(3)
+    eh, enorm, hnorm = (f"nextn.{name}.weight" for name in ("eh_proj", "enorm", "hnorm"))
+    damages = {
+        "zeroed": {eh: 0 * own[eh]},
+        "halves": {eh: np.roll(own[eh], own[eh].shape[1] // 2, axis=1)},
+        "unheard": {hnorm: 0 * own[hnorm]},
+        "norms": {enorm: own[hnorm], hnorm: own[enorm]},
+        "block": {
+            name: array.std() * rng.standard_normal(array.shape, dtype=np.float32)
+            for name, array in own.items()
+            if array.ndim > 1 and "nextn" not in name
+        },
+    }
+    for name, changed in damages.items():
+        write_changed(folder, name, changed)
+    target = source([folder / "trunk.gguf"])
+    prompts = tuple(p for p in load_prompts("demo").prompts if len(p.text) < 900)[:24]
+    trace = TraceStep(bundled, target, ONE, 1024, prompts, 64, Sampling(), chat=False)
+    rows, args = RowsStep(bundled, target, ONE, trace), bundled.as_draft(ONE, ONE, 1024)
+    steps = {
+        name: HeadReplayStep(
+            bundled, name, source([folder / f"{name}.gguf"]), trace, rows, args, depth=1
+        )
+        for name in ("head-q8_0", *damages)
+    }
+    with executor(tmp_path / "home") as running:
+        outcomes = running.run(steps.values())
+    assert not outcomes.failures
+    recorded = TraceFile(outcomes.artifact(trace).file(TRACE_FILE))
+    guessed = guessed_without(reply.tokens[: reply.head.emitted] for reply in recorded)
+    found = {name: outcomes.result(step) for name, step in steps.items()}
+    share = {name: one.right / one.drafts for name, one in found.items() if one}
+    why = {name: broken_head(one.right, one.drafts, guessed) for name, one in found.items() if one}
+    assert {name for name, one in why.items() if one} == {"zeroed", "halves", "unheard"}
+    assert "are right without it" in (why["unheard"] or "")
+    assert share["norms"] == pytest.approx(share["head-q8_0"], abs=0.01)
+    assert share["block"] < share["head-q8_0"] - 0.05

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cook.engines.base import ModelArgs
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_output import parse_buffers
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
 from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.reduction import Reduction
 from cook.graph.step import READ_BYTES_S, Needs, Source
+from cook.graph.step import source as source_at
 from cook.prompts.prompt_set import Prompt
 from cook.steps.copies import ReduceStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.trace import TraceStep
-from cook.steps.work import computed_bytes, read_bytes
+from cook.steps.work import computed_bytes, model_bytes, read_bytes, trunk_bytes
+from tests.engines.tiny_heads import write_tiny_heads
 from tests.job.fabricated import source
 from tests.job.laid_out import SIZES, TARGET, layout, score
 
@@ -154,3 +162,15 @@ def test_layers_on_a_device_need_one() -> None:
     replay = laid.forecast.drafts[0].replay
     assert not replay.needs().device
     assert replace(replay, args=replace(replay.args, devices=("CUDA0",))).needs().device
+
+
+def test_a_head_that_does_not_draft_is_not_in_memory(engine: Any, tmp_path: Path) -> None:
+    """Both engines leave out the tensors of a head inside of the file."""
+    write_tiny_heads(tmp_path)
+    with Worker.open(engine, Supervisor(tmp_path / "logs")) as worker:
+        worker.load(model_load(engine, tmp_path / "whole.gguf", ModelArgs(threads=1), 256))
+        held = parse_buffers(worker.log.read_bytes())[0]["model"]
+    whole, trunk = (source_at([tmp_path / f"{name}.gguf"]) for name in ("whole", "trunk"))
+    assert trunk_bytes(whole) == pytest.approx(held, rel=0.05)
+    assert (model_bytes(whole) or 0) > 1.2 * held
+    assert trunk_bytes(trunk) == model_bytes(trunk)

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from cook.engines.base import BATCH, UBATCH
 from cook.errors import PrerequisiteError
@@ -238,3 +239,15 @@ class DecodeTimes:
 
     decode_ns: Ints
     sample_ns: Ints
+
+
+class FirstDrafts(Protocol):
+    """What drafts before a head does, over one reply."""
+
+    def tokens(self, i: int, room: int) -> list[int]:
+        """The draft for position ``i`` of the reply, at most ``room`` tokens."""
+        ...
+
+    def accept(self, count: int) -> None:
+        """``count`` tokens of its last draft, which had some, were accepted."""
+        ...

@@ -768,7 +768,7 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
 #ifdef COOK_HAS_HEADS
     { "rows", op_rows }, { "replay_head", op_replay_head },
 #ifndef COOK_IK
-    { "collect", op_collect }, { "importance", op_importance }, { "live_shapes_head", op_live_shapes_head },
+    { "collect", op_collect }, { "importance", op_importance }, { "begin_head", op_begin_head }, { "step_head", op_step_head },
 #endif
 #endif
 };

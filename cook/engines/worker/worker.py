@@ -34,6 +34,7 @@ from cook.engines.worker.loading import few_rows
 from cook.engines.worker.messages import (
     DecodeTimes,
     Divergence,
+    FirstDrafts,
     Generation,
     HeadReplay,
     LiveCycles,
@@ -259,16 +260,20 @@ class Worker(Closing):
         before: Floats32 | None = None,
         depth: int,
         floor: float = 0.0,
+        known: HeadReplay | None = None,
     ) -> HeadReplay:
         """Every draft of up to ``depth`` tokens that the loaded head begins in a reply.
 
         ``rows`` [prompt + emitted - 1, size]: the target's hidden states. ``before``: the row that
         the request before left in the server, None for its first. ``floor`` > 0 goes on to a
-        confidence below that, as p_min needs, and else to the first wrong token.
+        confidence below that, as p_min needs, and else to the first wrong token. ``known``, such a
+        replay without a floor: its batches are decoded bare, with nothing taken of the results.
         """
         arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted, "rows": rows}
         if before is not None:
             arrays["before"] = before
+        if known is not None:
+            arrays["known"] = known.tokens
         head, got = self._request("replay_head", arrays, depth=depth, floor=floor or None)
         shaped = {name: values.reshape(len(emitted), depth) for name, values in got.items()}
         return _record(HeadReplay, head, shaped)
@@ -337,22 +342,34 @@ class Worker(Closing):
         settings: DraftSettings,
         n_predict: int,
         server_context: int,
+        first: FirstDrafts | None = None,
     ) -> tuple[tuple[int, int], Floats32]:
         """(drafted, accepted) tokens of the head that is loaded next to its target, driven as
         mainline's server does; ``before`` as of :meth:`replay_head`, and the row that this request
-        leaves.
+        leaves. ``first`` drafts before the head.
         """
-        arrays: dict[str, npt.ArrayLike] = {"prompt": prompt, "emitted": emitted}
+        asked: dict[str, npt.ArrayLike] = {"prompt": prompt}
         if before is not None:
-            arrays["before"] = before
-        head, got = self._request(
-            "live_shapes_head",
-            arrays,
-            **asdict(settings),
-            n_predict=n_predict,
-            server_ctx=server_context,
-        )
-        return (head["draft_n"], head["draft_n_accepted"]), got["row"]
+            asked["before"] = before
+        row = self._request("begin_head", asked)[1]["row"]
+        drafted = accepted = 0
+        i = 1
+        while i < len(emitted):
+            past = len(prompt) + i - 1  # where the last emitted token is
+            room = max(0, min(server_context - past - 2, n_predict - i - 1))
+            said = first.tokens(i, room) if first is not None and room else []
+            head, got = self._request(
+                "step_head",
+                {"text": emitted[i - 1 :], "first": said, "before": row},
+                **asdict(settings),
+                past=past,
+                room=room,
+            )
+            row, count, right = got["row"], head["draft_n"], head["draft_n_accepted"]
+            if said and first is not None:
+                first.accept(right)
+            drafted, accepted, i = drafted + count, accepted + right, i + right + 1
+        return (drafted, accepted), row
 
     def generate(
         self,

@@ -43,11 +43,13 @@ static void op_rows(void) {
 // teacher-forced pass, as a short branch of its own: a wave of `wave` branches shares that pass's
 // cells, and none leaves a trace. A branch ends at its first wrong token, but with `floor` > 0 not
 // before its first confidence below that; what lies behind has id -1. `rows` [n_prompt + n - 1] are the target's;
-// `before` is what the request before left, zeros at first.
+// `before` is what the request before left, zeros at first. Where `known`, the tokens of such a replay, are
+// given, the same batches are decoded, and nothing is taken of what comes back.
 static void op_replay_head(void) {
     need_context();
-    int32_t n_prompt, n, n_rows, n_before;
+    int32_t n_prompt, n, n_rows, n_before, n_known;
     const int32_t * prompt = array("prompt", &n_prompt, true), * emitted = array("emitted", &n, true);
+    const int32_t * known = array("known", &n_known, false);
     const float * rows = array("rows", &n_rows, true), * before = array("before", &n_before, false);
     check_tokens(prompt, n_prompt);
     check_tokens(emitted, n);
@@ -58,9 +60,10 @@ static void op_replay_head(void) {
     if (n_prompt < 1 || n < 1 || n_rows != total * size || (n_before && n_before != size)) { fail("%d numbers of rows for %d tokens of %d", n_rows, total, size); }
     if (total + wave * depth > n_ctx) { fail("%d tokens and %d branches of %d do not fit the context of %d", total, wave, depth, n_ctx); }
     const size_t c = (size_t) n * (size_t) depth;
+    if (known && (size_t) n_known != c) { fail("%d known tokens for %d drafts of %d", n_known, n, depth); }
     int32_t * ids = take(c, 4);
     float * conf = take(c, 4), * own = take((size_t) total * (size_t) size, 4);
-    for (size_t i = 0; i < c; i++) { ids[i] = -1; conf[i] = 0.0f; }
+    for (size_t i = 0; i < c; i++) { ids[i] = known ? known[i] : -1; conf[i] = 0.0f; }
     int64_t tokens = 0, passes = 0, t0 = now_ns();
     forget();
     // Rows that come back are a batch's first ones, whichever were asked for: all outputs, or none.
@@ -74,7 +77,7 @@ static void op_replay_head(void) {
         }
         decode();
         passes++; tokens += batch.n_tokens;
-        for (int32_t i = from; output && i < at; i++) {
+        for (int32_t i = from; output && !known && i < at; i++) {
             const row_result r = reduce_one(i - from);
             const size_t entry = (size_t) (i - n_prompt + 1) * (size_t) depth;
             ids[entry] = r.argmax; conf[entry] = confidence_of(&r);
@@ -110,10 +113,12 @@ static void op_replay_head(void) {
             for (int32_t x = 0; x < used; x++) {
                 const int32_t j = row[x], first = start[j] - n_prompt + 1;
                 const size_t entry = (size_t) first * (size_t) depth;
-                const row_result r = reduce_one(x);
-                ids[entry + (size_t) k] = r.argmax; conf[entry + (size_t) k] = confidence_of(&r);
-                memcpy(own + (size_t) start[j] * (size_t) size, row_at(ctx, x), (size_t) size * 4);
-                right[j] = right[j] && first + k < n && r.argmax == emitted[first + k];
+                if (!known) {
+                    const row_result r = reduce_one(x);
+                    ids[entry + (size_t) k] = r.argmax; conf[entry + (size_t) k] = confidence_of(&r);
+                    memcpy(own + (size_t) start[j] * (size_t) size, row_at(ctx, x), (size_t) size * 4);
+                }
+                right[j] = right[j] && first + k < n && ids[entry + (size_t) k] == emitted[first + k];
                 sure[j] = sure[j] && conf[entry + (size_t) k] >= floor_at;
             }
         }
