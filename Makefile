@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED = 1
 
-.PHONY: help setup demo real-model real test test-code test-engines lint format bench soak lock docs schema clean
+.PHONY: help setup demo real-model real test test-code test-engines test-alone lint format bench soak lock docs schema clean
 
 help:
 	@echo 'make setup   create $(VENV), install the locked packages, build the bundled engine'
@@ -35,16 +35,20 @@ real: real-model
 	$(BIN)/cook build smollm2-135m
 	@echo 'next: . $(BIN)/activate && cook report smollm2-135m'
 
-# Real engines and timings share the machine's cores: those tests run one by one, after the rest,
-# also where the rest failed.
+# Engines share the machine's cores: their tests run after the rest, two at a time, and those that
+# judge times one by one at the end. Each part runs also where one before it failed.
 test: setup
-	@$(MAKE) --no-print-directory --keep-going --jobs=1 test-code test-engines
+	@$(MAKE) --no-print-directory --keep-going --jobs=1 test-code test-engines test-alone
 
 test-code:
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not engine and not ik and not soak'
 
 test-engines:
-	$(BIN)/python -m pytest -q --durations=30 -m '(engine or ik) and not soak'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile \
+		--no-loadscope-reorder --durations=30 -m '(engine or ik) and not alone and not soak'
+
+test-alone:
+	$(BIN)/python -m pytest -q --durations=10 -m 'alone and not soak'
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ STANDIN_TYPES = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file runs first, so that none of those side by side is left with it alone."""
+    items.sort(key=lambda item: item.path.name != "test_tutorial.py")
+
+
 @pytest.fixture
 def hangups() -> Iterator[None]:
     """SIGHUP works in the test and in what it starts; `nohup make test` ignores it elsewhere."""
@@ -45,6 +51,19 @@ def hangups() -> Iterator[None]:
 def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """COOK_HOME of the session's engines, so that each is discovered once."""
     return tmp_path_factory.mktemp("engine-home")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of tests that run next to others (``pytest -n``) no build waits for another's timed steps,
+    and no engine's idle threads keep a core from another's."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            folder = str(tmp_path_factory.mktemp("locks"))
+            patch.setenv("TMPDIR", folder)
+            patch.setattr(tempfile, "tempdir", folder)
+            patch.setenv("OMP_WAIT_POLICY", "passive")
+        yield
 
 
 @pytest.fixture(autouse=True)

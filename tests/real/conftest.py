@@ -16,20 +16,20 @@ version: 1
 name: short
 engine: bundled
 model: {source: demo://smollm2-135m-instruct-f16.gguf}
-imatrix: {corpus: imatrix/calibration-v1.txt, context: 128, chunks: 6, args: {threads: 2}}
+imatrix: {corpus: imatrix/calibration-v1.txt, context: 128, chunks: 6, args: {threads: 1}}
 quants:
   - {name: Q8_0, type: Q8_0}
   - {name: Q4_0, type: Q4_0, prune_layers: [[12, 16, 20]]}
 score:
-  target: {source: demo://smollm2-135m-instruct-f16.gguf, args: {threads: 2}}
+  target: {source: demo://smollm2-135m-instruct-f16.gguf, args: {threads: 1}}
   prompts: default
   categories: [explain, chat]
   limit: 8
   max_tokens: 32
   context: 1024
-  draft: {n_max: [2, 8], args: {threads: 2}}
+  draft: {n_max: [2, 8], args: {threads: 1}}
   rivals: [ngram-simple]
-  live_budget: {minutes: 0.5}
+  live_budget: {minutes: 0.05}
 """
 """The shipped recipe's kinds of candidates, on 8 short replies."""
 
@@ -56,4 +56,4 @@ def real_model(real_home: Path) -> Path:
 @pytest.fixture(scope="session")
 def record(real_home: Path) -> Record:
     """A whole build on it, in less than a minute."""
-    return build(real_home, "short", SHORT, "--threads", "2")
+    return build(real_home, "short", SHORT, "--threads", "1")

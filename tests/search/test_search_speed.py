@@ -16,7 +16,7 @@ from cook.search.judge import MARGIN
 from cook.search.pace import JUDGING
 from tests.search.whole import RECIPE, TYPES, run, searched
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 MIB = 1 << 20
 
 
