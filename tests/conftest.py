@@ -54,15 +54,16 @@ def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _side_by_side() -> Iterator[None]:
     """Of tests that run next to others (``pytest -n``) no build waits for another's timed steps,
     and no engine's idle threads keep a core from another's."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            folder = str(tmp_path_factory.mktemp("locks"))
-            patch.setenv("TMPDIR", folder)
-            patch.setattr(tempfile, "tempdir", folder)
-            patch.setenv("OMP_WAIT_POLICY", "passive")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("OMP_WAIT_POLICY", "passive")
         yield
 
 

@@ -30,7 +30,7 @@ from cook.job.plan import Planned, Reason, State
 from cook.job.prepare import Prepared
 from cook.output import Mode, Output
 from cook.steps.quantize import TENSOR_KIND
-from tests.attacks.builds import SMALL
+from tests.attacks.builds import SMALL, WHOLE
 from tests.builds import TINY
 from tests.job.laid_out import layout
 
@@ -120,11 +120,12 @@ def sh(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[
     )
 
 
+LIVE = WHOLE + "  live_budget: {minutes: 0.05}\n"
 REPLAYED = TINY.replace("method: live", "method: replay").replace("n_max: [4]", "n_max: [2]")
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("text", [SMALL, TINY, REPLAYED], ids=["quants", "live", "replayed"])
+@pytest.mark.parametrize("text", [LIVE, REPLAYED], ids=["live", "replayed"])
 def test_sh_runs_what_is_printed_and_a_build_finds_it_all(
     text: str, tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
