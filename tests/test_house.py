@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 353,
     "score_url": 229,
     "search": 1_994,
-    "job": 6_149,
+    "job": 6_129,
     "hub": 1_538,
     "logs": 1_299,
     "report": 3_959,

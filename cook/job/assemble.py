@@ -20,7 +20,6 @@ from cook.job.decide import Decision
 from cook.job.layout import Configuration, DraftPlan, ForecastPlan, Layout
 from cook.job.prepare import Prepared
 from cook.job.sentence import DECODE, WHOLE, candidates_and_pick, nothing_qualifies
-from cook.job.slot_speeds import InParallel
 from cook.job.what_if import chain_forecast, rejection
 from cook.provenance import cook_version, machine
 from cook.recipe.rules import some
@@ -62,13 +61,11 @@ def assemble(
     prepared: Prepared,
     outcomes: Outcomes,
     decision: Decision | None = None,
-    parallel: InParallel | None = None,
 ) -> Record:
     """The record of a build: the recipe, what came of every step, and what was decided. Pure:
     reads only what is given."""
     recipe, layouts = prepared.recipe, prepared.layouts
     layout = layouts[0]  # target and prompts are the same for every engine
-    parallel = parallel or InParallel()
     candidates: tuple[Candidate, ...] = ()
     sentence = nothing_qualifies(())
     asked = recipe.pick
@@ -85,7 +82,7 @@ def assemble(
             _checked(one, configuration, layouts, decision, outcomes, drawn.get(one.key))
             for one, configuration in zip(found, configurations, strict=True)
         )
-    timings = _timings(layouts, outcomes, decision, parallel)
+    timings = _timings(layouts, outcomes, decision)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
@@ -112,11 +109,10 @@ def assemble(
         left_out=(
             *(out for one in layouts for out in one.left_out),
             *(decision.left_out if decision is not None else ()),
-            *parallel.left_out,
         ),
         pick=pick,
         warnings=_warnings(layouts, outcomes, decision, candidates, timings),
-        steps=_steps(layouts, outcomes, decision, parallel),
+        steps=_steps(layouts, outcomes, decision),
         noise=_noise(decision) if decision is not None else (),
         factors=_factors(decision) if decision is not None else (),
         together=decision.dealing.together if decision and decision.dealing.steps else None,
@@ -124,7 +120,7 @@ def assemble(
         disturbed=sum(bool(one.warnings) for one in timings),
         sources=prepared.origins,
         replayed=tuple(replayed(_plans(layouts), outcomes)),
-        slots=parallel.speeds,
+        slots=decision.slot_speeds if decision is not None else (),
         chains=_chains(decision) if decision is not None else (),
     )
 
@@ -357,12 +353,11 @@ def _timings(
     layouts: Sequence[Layout],
     outcomes: Outcomes,
     decision: Decision | None,
-    parallel: InParallel,
 ) -> list[Any]:
     """What came of every step that is timed: of each ``others_cores`` and its ``warnings``."""
     timed: list[Step[Any]] = [*decision.dealing.steps] if decision is not None else []
     timed += [step for plan in _plans(layouts) for step in plan.steps() if step.timed]
-    timed += parallel.steps
+    timed += decision.slot_steps if decision is not None else ()
     return [found for step in timed if (found := outcomes.result(step)) is not None]
 
 
@@ -370,13 +365,11 @@ def _steps(
     layouts: Sequence[Layout],
     outcomes: Outcomes,
     decision: Decision | None,
-    parallel: InParallel,
 ) -> tuple[StepRecord, ...]:
     wanted: list[Step[Any]] = [step for layout in layouts for step in layout.making()]
     wanted += [step for plan in _plans(layouts) for step in plan.steps()]
     wanted += decision.dealing.steps if decision is not None else ()
-    wanted += parallel.steps
-    wanted += decision.checks if decision is not None else ()
+    wanted += (*decision.slot_steps, *decision.checks) if decision is not None else ()
     records = []
     ran = set(outcomes.ran)
     for step in closure(wanted).values():

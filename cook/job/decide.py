@@ -22,7 +22,7 @@ from cook.job.layout import Configuration, Layout, dealt_into
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import machine
 from cook.recipe.schema import Recipe, ScoreSpec
-from cook.record.record import CandidateKey, Excluded, Objective, PromptRun
+from cook.record.record import CandidateKey, Excluded, Objective, PromptRun, SlotSpeed
 from cook.scoring.compare import Row, Standings, figures, standings
 from cook.scoring.price import Forecast
 from cook.steps.deal import DealOutcome, DealStep, Dealt
@@ -226,6 +226,9 @@ class Decision:
     looks: int = 1
     checks: tuple[Step[Any], ...] = ()
     """Steps that check the counts and outputs of the finalists."""
+    slot_speeds: tuple[SlotSpeed, ...] = ()
+    slot_steps: tuple[Step[Any], ...] = ()
+    """The timings and live runs below :attr:`slot_speeds`."""
 
     @property
     def look(self) -> float:

@@ -20,7 +20,7 @@ from cook.job.decide import decide
 from cook.job.layout import Layout, checks_of
 from cook.job.plan import State, plan
 from cook.job.prepare import Prepared
-from cook.job.slot_speeds import in_parallel
+from cook.job.slot_speeds import run_slots
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
 from cook.record.find import keep_record
@@ -105,15 +105,15 @@ def build(
             ]
             sizes = {draft.quant: draft.file_bytes for draft in drafts}
             others = {name: engine_at(name, path) for name, path in (reference or {}).items()}
-            recipe, parallel = prepared.recipe, None
+            recipe = prepared.recipe
             decision = decide(qualified, recipe, excluded, executor, sizes, again, others)
             if decision is not None:
                 dealt = decision.dealing.dealt
                 decision.checks = tuple(checks_of(qualified, decision.finalists, dealt))
                 executor.run(decision.checks)
                 if max(decision.score.slots) > 1:
-                    parallel = in_parallel(qualified, decision, executor)
-            record = assemble(prepared, outcomes, decision, parallel)
+                    run_slots(qualified, decision, executor)
+            record = assemble(prepared, outcomes, decision)
     path = keep_record(record)
     return Built(
         record,

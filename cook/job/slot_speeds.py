@@ -200,26 +200,17 @@ def parallel_run(
     )
 
 
-@dataclass(frozen=True)
-class InParallel:
-    """What came of requests in parallel: ``steps`` are the timings and live runs below it, and
-    ``left_out`` says of live runs why they are not among them."""
-
-    speeds: tuple[SlotSpeed, ...] = ()
-    left_out: tuple[Excluded, ...] = ()
-    steps: tuple[SlotCurveStep | LiveStep, ...] = ()
-
-
-def in_parallel(layouts: Sequence[Layout], decision: Decision, executor: Executor) -> InParallel:
-    """No draft, the pick's settings, and the settings that are best at each number of slots.
+def run_slots(layouts: Sequence[Layout], decision: Decision, executor: Executor) -> None:
+    """Add to ``decision`` the speeds of no draft, of the pick's settings, and of the settings that
+    are best at each number of slots.
 
     The pick's draft, or where none is picked the best that was predicted, on its engine; nothing
     where no engine serves several slots with a draft. Predicted first, then run live as long as the
-    live budget has room; what has not comes back as left out.
+    live budget has room; what has not is left out.
     """
     found = _drafting(layouts, decision)
     if found is None:
-        return InParallel()
+        return
     layout, draft, usual = found
     assert layout.forecast is not None, "its candidates were predicted"
     assert layout.baseline is not None, "it scores"
@@ -230,7 +221,6 @@ def in_parallel(layouts: Sequence[Layout], decision: Decision, executor: Executo
     order = [head.id for head in one.trace.heads]
     asked = {p.id for p in layout.baseline.live.prompts}
     wanted: dict[tuple[int, DraftSettings | None], LiveStep] = {}
-    left_out: list[Excluded] = []
     spent_s, load_s = decision.dealing.spent_s(), decision.dealing.load_s
     for slots in plan.slots:
         best = forecaster.best(slots, asked)
@@ -243,21 +233,17 @@ def in_parallel(layouts: Sequence[Layout], decision: Decision, executor: Executo
             cost_s = load_s + served.seconds
             if spent_s + cost_s > decision.dealing.budget_s:
                 why = f"left out: about {cost_s:.0f} s more, and score.live_budget is spent"
-                left_out.append(Excluded(f"{configuration.name} at {slots} slots", why))
+                decision.left_out.append(Excluded(f"{configuration.name} at {slots} slots", why))
                 continue
             spent_s += cost_s
             wanted[slots, settings] = step
     lives = list(wanted.values())
     executor.run(lives)
     speeds = predicted_speeds(forecaster, asked)
-    return InParallel(
-        tuple(
-            _with_live_speed(s, wanted.get((s.slots, s.settings)), executor.outcomes)
-            for s in speeds
-        ),
-        tuple(left_out),
-        (*plan.steps(), *lives),
+    decision.slot_speeds = tuple(
+        _with_live_speed(s, wanted.get((s.slots, s.settings)), executor.outcomes) for s in speeds
     )
+    decision.slot_steps = (*plan.steps(), *lives)
 
 
 def _factor(decision: Decision, engine: str) -> float:
