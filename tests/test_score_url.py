@@ -117,7 +117,7 @@ def test_prompts_too_long_for_the_server_are_left_out(fake: Any) -> None:
 def test_a_busy_server_is_told(fake: Any) -> None:
     url, _ = fake(ML, timings(4, 3), slots=[{"id": 0, "is_processing": True}])
     with Remote(url) as remote:
-        assert "somebody else" in score_url(remote, prompts("one", "two")).warnings[0]
+        assert "is serving other requests" in score_url(remote, prompts("one", "two")).warnings[0]
 
 
 @pytest.mark.parametrize(
