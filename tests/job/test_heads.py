@@ -29,7 +29,6 @@ from tests.workbench import executor
 RECIPE = """\
 version: 1
 name: heads
-pick: {margin: 0.5, confidence: 0.6}    # no test asks which wins: few blocks decide
 drafts:
 DRAFTS
 score:
@@ -78,9 +77,10 @@ def recipe(folder: Path, drafts: str) -> str:
 
 
 def by_replay(folder: Path, drafts: str, name: str, draft: str = "") -> str:
-    """The same by replay, as ``name``, with more in `score.draft`."""
+    """The same by replay, as ``name``, with more in `score.draft`. No test asks which wins there:
+    few blocks decide."""
     text = recipe(folder, drafts).replace("  method: live\n", "")
-    text = text.replace("name: heads", f"name: {name}")
+    text = text.replace("name: heads", f"name: {name}\npick: {{margin: 0.5, confidence: 0.6}}")
     return text.replace("draft: {args", "draft: {" + draft + "args")
 
 
