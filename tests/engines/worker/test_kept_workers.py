@@ -31,9 +31,16 @@ def alive(pid: int) -> bool:
 
 
 def reads(folder: Path) -> int:
-    """Times that a model file was opened by the workers that log below ``folder``."""
-    logs = (folder / "logs").glob("*/stderr.log")
-    return sum(log.read_text(errors="replace").count("loaded meta data with") for log in logs)
+    """Times that a model file was opened by the workers that log below ``folder``, once no more
+    comes: what a worker says is written down behind it."""
+    before = -1
+    while True:
+        logs = (folder / "logs").glob("*/stderr.log")
+        found = sum(log.read_text(errors="replace").count("loaded meta data with") for log in logs)
+        if found == before:
+            return found
+        before = found
+        time.sleep(0.3)
 
 
 def test_one_model_is_read_once_whatever_its_contexts(
