@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_279,
     "scoring": 3_383,
     "record": 1_421,
-    "recipe": 6_313,
+    "recipe": 6_328,
     "trace": 1_203,
     "graph": 2_149,
     "engine_setup": 290,

@@ -82,6 +82,7 @@ def trap_problems(
         yield from _pinned(recipe.score, locations)
         yield from _draft_context(recipe.score, locations, {key: headers[key] for key in models})
         yield from _own_context(recipe.score, locations)
+        yield from _target_context(recipe.score, locations, headers)
 
 
 def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
@@ -298,6 +299,20 @@ def _own_context(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
             "llama.cpp gives a draft the target's context whatever is said: `context` is of "
             "ik_llama.cpp and changes nothing here",
             hint="leave it out, or score on a build of ik_llama.cpp too",
+            severity="warning",
+        )
+
+
+def _target_context(
+    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """More context than mainline's server gives (tools/server, "the slot context exceeds ...")."""
+    trained = headers[TARGET].number("context_length") if TARGET in headers else None
+    if trained is not None and score.context > trained:
+        yield locations.at("score", "context").problem(
+            f"the target was trained on {trained} tokens, and llama-server gives no more: "
+            f"live runs would end at their start, since {score.context} are asked for",
+            hint=f"a `score.context` of at most {trained}",
             severity="warning",
         )
 

@@ -125,6 +125,16 @@ def test_a_head_drafts_for_its_own_target(flavour: Flavour, architecture: str) -
     assert "head, no model" in as_target.message
 
 
+def test_mainline_serves_no_more_context_than_the_target_was_trained_on() -> None:
+    header = file(context_length=4096)
+    (found,) = traps(Flavour.LLAMA_CPP, {TARGET: header}, context=4352)
+    assert (found.line, found.severity) == (9, "warning")
+    assert "trained on 4096 tokens" in found.message
+    assert traps(Flavour.LLAMA_CPP, {TARGET: header}, context=4096) == []
+    assert traps(Flavour.LLAMA_CPP, {TARGET: file()}, context=4352) == [], "its header says nothing"
+    assert traps(Flavour.IK_LLAMA_CPP, {TARGET: header}, context=4352) == []
+
+
 def test_the_draft_s_context_is_the_target_s_on_mainline() -> None:
     header = file(gib=0.6)
     (found,) = traps(Flavour.LLAMA_CPP, {DRAFT: header}, context=131_072)
@@ -235,8 +245,9 @@ def test_recipes_check_reads_the_headers_of_files_that_are_there(
     text = RECIPE.format(extra="", context=4_194_304, p_min="0.0", devices="")
     text = text.replace("small.gguf", str(tiny_draft)).replace("big.gguf", str(tiny_model))
     loaded = parse_recipe(text, written(tmp_path, text))
-    (found,) = check_recipe(loaded).problems
-    assert "4194304 tokens" in found.message
+    drafts, target = check_recipe(loaded).problems
+    assert "4194304 tokens" in drafts.message
+    assert "the target was trained on" in target.message
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     loaded = parse_recipe(text.replace(str(tiny_draft), str(broken)), tmp_path / "r.yaml")
