@@ -251,7 +251,7 @@ def test_recipes_check_reads_the_headers_of_files_that_are_there(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     loaded = parse_recipe(text.replace(str(tiny_draft), str(broken)), tmp_path / "r.yaml")
-    (found,) = check_recipe(loaded).problems
+    found, _ = check_recipe(loaded).problems
     assert (found.line, found.message.rpartition(": ")[0]) == (4, f"{broken}: version at byte 4")
 
 
