@@ -179,7 +179,7 @@ class Layout:
             return Checks(compare=compare)
         follows = self.engine.flavour == Flavour.LLAMA_CPP  # the worker drives the heads of that
         heads = {head.draft.name for head in plan.heads if follows}
-        if draft.name not in heads if draft.head is not None else key.ngram is not None:
+        if (draft.head and draft.name not in heads) or (key.ngram and not draft.head):
             return Checks(compare=compare)
         counts = RecountStep(
             engine=self.engine,

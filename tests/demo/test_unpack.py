@@ -138,5 +138,5 @@ def replies(engine: Any, model: Path, folder: Path) -> list[object]:
     prompts = {p.category: p.text for p in load_prompts("demo").prompts}
     job = ServerJob(model, ModelArgs(threads=1), 2048)
     with Server(engine, job, Supervisor(folder / "logs")) as server:
-        answers = [server.complete(prompt, 48) for prompt in prompts.values()]
+        answers = [server.complete(prompt, 96) for prompt in prompts.values()]
     return [(answer.text, answer.tokens, answer.predicted_n) for answer in answers]

@@ -373,10 +373,11 @@ def test_two_engines_make_one_table_and_one_pick(others: Path, bundled: Any) -> 
     """The same build under two names stands for two engines: a trace and a baseline for each."""
     directory = Path(bundled.tool("quantize")).parent
     engines = ("--engine", "bundled", "--engine", f"twin={directory}")
-    text = BRIEF.replace("  - {name: Q4_K_M, type: Q4_K_M}\n", "")
-    record = build(others, "replay", text, *engines)
+    record = build(others, "replay", BRIEF, *engines)
     assert set(record.engines) == {"bundled", "twin"}
-    assert {d.quant for d in record.drafts} == {"Q2_K@bundled", "Q2_K@twin"}
+    assert {d.quant for d in record.drafts} == {
+        *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
+    }
     bare = {c.name: c for c in record.candidates if c.draft is None}
     assert set(bare) == {"no draft@bundled", "no draft@twin"}
     best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)

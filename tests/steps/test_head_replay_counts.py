@@ -28,8 +28,7 @@ PROMPTS = tuple(
     p for p in load_prompts("demo").prompts if p.category in ("docstring", "tests", "literal")
 )[::3]
 SETTINGS = [DraftSettings(n_max, p_min=p_min) for n_max in (1, 2, 4) for p_min in (0.0, 0.5)]
-P_MIN = {"head-f16": 0.5, "head-q8_0": 0.0}
-LIVE = [(name, DraftSettings(n_max, p_min=p)) for name, p in P_MIN.items() for n_max in (1, 2, 4)]
+LIVE = ("head-f16", "head-q8_0")
 Counts = list[tuple[int, int]]
 """Drafted and accepted, a request."""
 
@@ -52,7 +51,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Counted:
     args = bundled.as_draft(ONE, ONE, CONTEXT)
     replays = {
         name: HeadReplayStep(bundled, name, file[name], trace, rows, args, depth=4, floor=0.5)
-        for name in (*P_MIN, "whole")
+        for name in (*LIVE, "whole")
     }
     live = {
         (name, settings): LiveStep(
@@ -70,7 +69,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Counted:
             chat=False,
             head=HeadKind.MTP,
         )
-        for name, settings in LIVE
+        for name in LIVE
+        for settings in SETTINGS
     }
     with executor(folder / "home") as running:
         outcomes = running.run([*replays.values(), *live.values()])
@@ -96,7 +96,8 @@ def accepted(counts: Counts) -> float:
     return sum(a for _, a in counts) / sum(d for d, _ in counts)
 
 
-@pytest.mark.parametrize(("name", "settings"), LIVE, ids=lambda s: str(getattr(s, "n_max", s)))
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.n_max}-{s.p_min}")
+@pytest.mark.parametrize("name", LIVE)
 def test_a_replay_counts_as_a_server_does(
     counted: Counted, name: str, settings: DraftSettings
 ) -> None:
