@@ -64,7 +64,7 @@ def test_a_header_says_what_the_file_is(tmp_path: Path, what: str, capsys: Any) 
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
         "version: 1\nname: r\ndrafts: [{name: d, source: draft.gguf}]\n"
-        f"score: {{target: {{source: '{TARGET}'}}}}\n"
+        f"score: {{context: 4096, target: {{source: '{TARGET}'}}}}\n"
     )
     (problem,) = check_recipe(load_recipe(recipe)).problems
     assert (problem.severity, problem.line) == ("error", 3)
@@ -134,7 +134,7 @@ def test_every_command_says_so_before_the_target_runs(
     write(tmp_path / "d.gguf", *_arguments(what))
     Path("r.yaml").write_text(
         "version: 1\nname: r\ndrafts: [{name: d, source: d.gguf}]\n"
-        f"score: {{target: {{source: '{TARGET}'}}}}\n"
+        f"score: {{context: 4096, target: {{source: '{TARGET}'}}}}\n"
     )
     words = ["trace", "--target", "d.gguf", "-o", "t.trace"] if command == ["trace"] else command
     assert main(words) == 2
