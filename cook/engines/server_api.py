@@ -400,6 +400,8 @@ class Remote(ServerClient, Closing):
             follow_redirects=False,
             trust_env=False,
             timeout=httpx.Timeout(None, connect=10.0),
+            # llama-server's router closes a connection after an answer and does not say so.
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     def close(self) -> None:

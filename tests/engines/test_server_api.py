@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,29 @@ def test_a_reply_may_hold_any_end_of_a_line() -> None:
 def test_a_broken_stream_says_what_is_wrong(body: bytes, why: str) -> None:
     with Remote("http://127.0.0.1:9") as server, pytest.raises(StepError, match=why):
         server.parsed("/completion", parse_stream, in_pieces(body, 1 << 20))
+
+
+def test_every_request_has_its_own_connection() -> None:
+    """A router of llama-server closes one after its answer and does not say so: what is asked on
+    it meanwhile is lost."""
+    peers = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            peers.append(self.client_address)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Remote(f"http://127.0.0.1:{server.server_port}") as remote:
+            assert [remote.get("/props") for _ in range(3)] == [{}, {}, {}]
+        server.shutdown()
+    assert len(set(peers)) == 3
 
 
 def test_addresses() -> None:
