@@ -210,7 +210,7 @@ def agreement(
             if whole and then:
                 limits = {"n_predict": tokens, "server_context": min(CONTEXT, info.context_train)}
                 first = simulated.begin(request)
-                counts, row = worker.live_shapes_head(
+                counts, _, row = worker.live_shapes_head(
                     one.prompt, said, before=row, settings=then, first=first, **limits
                 )
                 ours.append(counts)

@@ -30,7 +30,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -192,6 +191,8 @@ def output_check(
 
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
+HEAD_READ_TOKENS = 16_384
+"""Prompts that a head's recount reads, for its target reads them as well; one request at least."""
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
 LOOKED_UP = 12
@@ -229,8 +230,9 @@ class RecountStep(Step[RecountOutcome]):
 
     kind: ClassVar[str] = "selfcheck"
     phase: ClassVar[str] = Phase.CHECKS
-    version: ClassVar[int] = 4
-    """2: ik's text tokenized again. 3: of what was dealt. 4: whole prompts in whole batches."""
+    version: ClassVar[int] = 5
+    """2: ik's text tokenized again. 3: of what was dealt. 4: whole prompts in whole batches. 5: of
+    heads, each prompt is read once, and long ones are bounded."""
     in_worker: ClassVar[bool] = True
 
     @property
@@ -261,7 +263,7 @@ class RecountStep(Step[RecountOutcome]):
             target = self.live.live.target
             size += trunk_bytes(target) or 0.0
             read = tokens * head_bytes(self.draft) + cycles * read_bytes(target) * wide(width)
-            computed = 2 * read_tokens * computed_bytes(target)
+            computed = read_tokens * computed_bytes(target)
         return Cost((), read, tokens, computed, memory_bytes=size)
 
     def run(self, bench: Workbench) -> RecountOutcome:
@@ -301,9 +303,8 @@ class RecountStep(Step[RecountOutcome]):
             *(self.engine, model_path(bench, live.target), live.target_args, live.context),
             outputs=longest + 1,
         )
-        head = partial(head_load, self.engine, path, self.args, live.context)
-        seen: list[tuple[LiveRequest, Floats32 | None, NgramServer | None]] = []
-        counted = exact = 0
+        head = head_load(self.engine, path, self.args, live.context, WAVE, settings.n_max)
+        counted = exact = read = 0
         totals = np.zeros((2, 2), dtype=np.int64)
         with bench.workers.loaded(self.engine, replace(target, gives_rows=True)) as (worker, info):
             context = min(live.context, info.context_train)
@@ -318,47 +319,44 @@ class RecountStep(Step[RecountOutcome]):
             def server() -> NgramServer | None:
                 return NgramServer(live.ngram, self.engine.flavour) if live.ngram else None
 
-            worker.load(head(0, settings.n_max), onto=True)
+            worker.load(head, onto=True)
             for outcome in self.live.stored(bench):
-                row: Floats32 | None = None
+                before: Floats32 | None = None
                 theirs, ours = server(), server()
                 for request in requests_of(outcome, recorded, live.max_tokens):
-                    if counted == REQUESTS:
+                    if counted == REQUESTS or (counted and read >= HEAD_READ_TOKENS):
                         break
-                    seen.append((request, row, ours))
-                    counts, row = worker.live_shapes_head(
-                        request.prompt,
-                        request.tokens,
-                        before=row,
+                    text = request.prompt, request.tokens
+                    counts, rows, left = worker.live_shapes_head(
+                        *text,
+                        before=before,
                         settings=settings,
                         n_predict=request.n_predict,
                         server_context=context,
                         first=stage(theirs, request),
                     )
+                    found = worker.replay_head(
+                        *(*text, worker.rows(*text, rows)),
+                        before=before,
+                        depth=settings.n_max,
+                        floor=settings.p_min,
+                    )
+                    positions = head_positions(
+                        found,
+                        np.array(request.tokens, np.int32),
+                        prompt=len(request.prompt),
+                        reply=len(request.tokens),
+                        eog=info.eog,
+                        rollout_floor=settings.p_min,
+                        n_predict=request.n_predict,
+                        context=context,
+                    )
+                    run = simulate(positions, settings, self.profile, stage(ours, request))
+                    before, read = left, read + len(request.prompt)
                     counted += request.run is not None
                     exact += request.counts == counts
-            worker.load(head(WAVE, settings.n_max), onto=True)
-            for request, before, first in seen:
-                rows = worker.rows(request.prompt, request.tokens)
-                found = worker.replay_head(
-                    *(request.prompt, request.tokens, rows),
-                    before=before,
-                    depth=settings.n_max,
-                    floor=settings.p_min,
-                )
-                positions = head_positions(
-                    found,
-                    np.array(request.tokens, np.int32),
-                    prompt=len(request.prompt),
-                    reply=len(request.tokens),
-                    eog=info.eog,
-                    rollout_floor=settings.p_min,
-                    n_predict=request.n_predict,
-                    context=context,
-                )
-                run = simulate(positions, settings, self.profile, stage(first, request))
-                if request.counts is not None:
-                    totals += [request.counts, (run.draft_n, run.draft_n_accepted)]
+                    if request.counts is not None:
+                        totals += [request.counts, (run.draft_n, run.draft_n_accepted)]
         return RecountOutcome(counted, exact, *totals.ravel().tolist())
 
 

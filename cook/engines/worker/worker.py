@@ -244,12 +244,15 @@ class Worker(Closing):
             rollouts=rollouts,
         )
 
-    def rows(self, prompt: Tokens, emitted: Tokens) -> Floats32:
+    def rows(self, prompt: Tokens, emitted: Tokens, known: Floats32 | None = None) -> Floats32:
         """The hidden states [prompt + emitted - 1, size] of this target, or the one that a head is
-        loaded next to, which its heads read, as :meth:`replay` reads the two."""
+        loaded next to, which its heads read, as :meth:`replay` reads the two. ``known``: those of
+        the prompt, which :meth:`live_shapes_head` has just read."""
         text = [*prompt, *emitted[:-1]]
-        _, got = self._request("rows", {"text": text}, prompt=len(prompt))
-        return got["rows"].reshape(len(text), -1)
+        read = 0 if known is None else len(known)
+        _, got = self._request("rows", {"text": text}, prompt=len(prompt), known=read)
+        rows = got["rows"].reshape(len(text) - read, -1)
+        return rows if known is None else np.concatenate([known, rows])
 
     def replay_head(
         self,
@@ -343,15 +346,16 @@ class Worker(Closing):
         n_predict: int,
         server_context: int,
         first: FirstDrafts | None = None,
-    ) -> tuple[tuple[int, int], Floats32]:
+    ) -> tuple[tuple[int, int], Floats32, Floats32]:
         """(drafted, accepted) tokens of the head that is loaded next to its target, driven as
-        mainline's server does; ``before`` as of :meth:`replay_head`, and the row that this request
-        leaves. ``first`` drafts before the head.
+        mainline's server does; the rows of the prompt; and the row that this request leaves, which
+        is ``before`` (see :meth:`replay_head`) of the next. ``first`` drafts before the head.
         """
         asked: dict[str, npt.ArrayLike] = {"prompt": prompt}
         if before is not None:
             asked["before"] = before
-        row = self._request("begin_head", asked)[1]["row"]
+        rows = self._request("begin_head", asked)[1]["rows"].reshape(len(prompt), -1)
+        row = rows[-1]
         drafted = accepted = 0
         i = 1
         while i < len(emitted):
@@ -369,7 +373,7 @@ class Worker(Closing):
             if said and first is not None:
                 first.accept(right)
             drafted, accepted, i = drafted + count, accepted + right, i + right + 1
-        return (drafted, accepted), row
+        return (drafted, accepted), rows, row
 
     def generate(
         self,

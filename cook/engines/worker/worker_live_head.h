@@ -25,7 +25,7 @@ static void decode_both(const int32_t * t, int32_t n, int32_t pos, bool all_outp
 }
 
 // Begins a request of a head next to its target, as op_live_shapes does: both read `prompt`. `before` is
-// the row that the request before left in the server, zeros at first; `row` is what this one leaves.
+// the row that the request before left in the server, zeros at first; `rows` are the prompt's.
 static void op_begin_head(void) {
     need_context();
     int32_t n_prompt, n_before;
@@ -36,7 +36,7 @@ static void op_begin_head(void) {
     const int32_t size = row_size();
     if (n_prompt < 1 || n_prompt >= other.n_ctx) { fail("a prompt of %d tokens does not fit the context of %d", n_prompt, other.n_ctx); }
     if (n_before && n_before != size) { fail("a row of %d numbers, not %d", n_before, size); }
-    float * pending = take((size_t) size, 4), * rows = take((size_t) n_batch * (size_t) size, 4);
+    float * pending = take((size_t) size, 4), * rows = take((size_t) n_prompt * (size_t) size, 4);
     if (before) { memcpy(pending, before, (size_t) size * 4); }
     forget();
     exchange();
@@ -44,9 +44,10 @@ static void op_begin_head(void) {
     forget();
     exchange();
     for (int32_t at = 0; at < n_prompt; at += n_batch) {
-        decode_both(prompt + at, n_prompt - at < n_batch ? n_prompt - at : n_batch, at, false, rows, pending);
+        const int32_t n = n_prompt - at < n_batch ? n_prompt - at : n_batch;
+        decode_both(prompt + at, n, at, false, rows + (size_t) at * (size_t) size, pending);
     }
-    put_array("row", "f4", pending, (uint64_t) size);
+    put_array("rows", "f4", rows, (uint64_t) n_prompt * (uint64_t) size);
 }
 
 // One step of such a request. `text` is the token at `past` and those that the target wrote behind it.

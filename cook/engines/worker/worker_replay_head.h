@@ -3,8 +3,9 @@
 #define COOK_WORKER_REPLAY_HEAD_H
 
 #ifdef COOK_HAS_HEADS
-// Rows of every token of `text`, [n, row_size] f4: its first `prompt` tokens are read in whole batches,
-// what follows as a reply is. Where a head is loaded next to its target, the target's.
+// Rows of `text` behind its first `known` tokens, which are in memory, [n, row_size] f4: the first `prompt`
+// tokens are read in whole batches, what follows as a reply is. Where a head is loaded next to its
+// target, the target's.
 static void op_rows(void) {
     need_context();
     if (other.model) { exchange(); }
@@ -13,13 +14,13 @@ static void op_rows(void) {
     check_tokens(text, n);
     if (!has_heads() || ext) { fail("rows are a target's, of an engine that gives them"); }
     if (n > n_ctx) { fail("%d tokens do not fit the context of %d", n, n_ctx); }
-    const int32_t n_prompt = integer("prompt", n, 0, n);
-    const size_t size = (size_t) row_size();
-    float * rows = take((size_t) n * size, 4);
+    const int32_t n_prompt = integer("prompt", n, 0, n), known = integer("known", 0, 0, n);
+    const size_t size = (size_t) row_size(), count = (size_t) (n - known);
+    float * rows = take(count * size, 4);
     rows_on(ctx, true, false);
-    forget();
+    if (known) { cut(known); } else { forget(); }
     const int64_t t0 = now_ns();
-    for (int32_t at = 0; at < n;) {
+    for (int32_t at = known; at < n;) {
         const int32_t from = at, end = at < n_prompt ? n_prompt : n, most = at < n_prompt ? n_ubatch : reply_rows();
         batch.n_tokens = 0;
         while (at < end && batch.n_tokens < most) { batch_add(text[at], at, false); at++; }
@@ -27,13 +28,13 @@ static void op_rows(void) {
         decode();
         const float * got = rows_of(ctx);
         if (!got) { fail("the engine gave no rows of this model"); }
-        memcpy(rows + (size_t) from * size, got, (size_t) (at - from) * size * 4);
+        memcpy(rows + (size_t) (from - known) * size, got, (size_t) (at - from) * size * 4);
     }
     const int64_t t1 = now_ns();
     rows_on(ctx, false, false);
     forget();
     put_field(",\"read_ns\":%lld", (long long) (t1 - t0));
-    put_array("rows", "f4", rows, (uint64_t) n * size);
+    put_array("rows", "f4", rows, (uint64_t) count * size);
 }
 
 // All that a head drafts over a reply: [n, depth] tokens and confidences, entry i from emitted[i - 1].
