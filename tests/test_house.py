@@ -65,7 +65,7 @@ HEADS = {
     "steps": 831,
     "scoring": 20,
     "recipe": 220,
-    "engines": 239,
+    "engines": 241,
     "formats": 179,
     "demo": 20,
 }
