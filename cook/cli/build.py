@@ -39,7 +39,7 @@ def command(
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
       cook build recipes/demo.yaml --scheduler tcp://10.0.0.1:8786
     """
-    from cook.job.answer import answer
+    from cook.job.answer import print_build
 
     def build_it() -> Built:
         from cook.job.prepare import prepare
@@ -73,4 +73,4 @@ def command(
         "threads": threads,
         "unsafe_args": allow_unsafe_args,
     }
-    answer(question, build_it, out, fresh=fresh or remeasure, wide=wide)
+    print_build(question, build_it, out, fresh=fresh or remeasure, wide=wide)

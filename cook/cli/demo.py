@@ -22,7 +22,7 @@ def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE)
       cook demo
       cook demo --json > record.json
     """
-    from cook.job.answer import answer
+    from cook.job.answer import print_build
 
     def build_it() -> Built:
         from cook.job.prepare import prepare
@@ -30,4 +30,4 @@ def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE)
 
         return build(prepare("demo", engines=[engine] if engine else (), output=out), out)
 
-    answer({"demo": engine}, build_it, out, wide=wide)
+    print_build({"demo": engine}, build_it, out, wide=wide)

@@ -109,7 +109,7 @@ def command(
     options: dict[str, Any] = {k: v for k, v in locals().items() if v is not None and k != "out"}
     from cook.errors import InputError
     from cook.job.predict import PredictRequest
-    from cook.job.predict_show import answer
+    from cook.job.predict_show import print_prediction
 
     for model in ("target", "draft"):
         speed = options.pop(f"{model}_speed", None)
@@ -118,4 +118,4 @@ def command(
         if speed is not None:
             options[f"{model}_ms"] = 1000 / speed
     typed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    answer(PredictRequest(**typed), out)
+    print_prediction(PredictRequest(**typed), out)

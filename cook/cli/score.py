@@ -96,7 +96,7 @@ def command(
         from cook.errors import InputError
 
         raise InputError("--model chooses one of a router's models: it goes with --url")
-    from cook.job.answer import answer
+    from cook.job.answer import print_build
     from cook.recipe.schema import rival_keys
 
     if prompts is not None and Path(prompts).is_file():
@@ -142,7 +142,7 @@ def command(
         "unsafe_args": allow_unsafe_args,
         "engine": engine,
     }
-    answer({**question, **settings}, build_it, out, fresh=fresh, wide=wide)
+    print_build({**question, **settings}, build_it, out, fresh=fresh, wide=wide)
 
 
 def _given(options: dict[str, object]) -> dict[str, object]:

@@ -67,7 +67,7 @@ def command(
     """
     from cook.record.record import Objective
     from cook.search.job import SearchRequest, budget_of, bytes_of
-    from cook.search.search import answer
+    from cook.search.search import print_search
 
     request = SearchRequest(
         recipe=recipe,
@@ -86,4 +86,4 @@ def command(
         unsafe_args=allow_unsafe_args,
         replaces=force,
     )
-    answer(request, out, wide=wide, explain=explain)
+    print_search(request, out, wide=wide, explain=explain)

@@ -44,7 +44,7 @@ def command(
       cook sweep pipelines/nightly.yaml --cell qwen3-0.6b-dense-bundled --out night
       cook sweep pipelines/nightly.yaml --report night --out report
     """
-    from cook.nightly.tonight import NightRequest, tonight
+    from cook.nightly.tonight import NightRequest, run_night
 
     request = NightRequest(
         pipeline=pipeline,
@@ -60,4 +60,4 @@ def command(
         scheduler=scheduler,
         unsafe_args=allow_unsafe_args,
     )
-    tonight(request, output)
+    run_night(request, output)

@@ -109,7 +109,7 @@ def reason(error: BaseException) -> str:
     return scrubbed(str(error)) if type(error) is OSError else type(error).__name__
 
 
-def failed(what: str, error: BaseException) -> CookError:
+def hub_error(what: str, error: BaseException) -> CookError:
     """The error to raise for ``error``, met while ``what`` was wanted."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -231,7 +231,7 @@ class Retry:
                 if gained():
                     tried = 1
                 if tried >= self.attempts or not again(error):
-                    raise failed(what, error) from None
+                    raise hub_error(what, error) from None
                 self.wait(what, tried, error)
 
 

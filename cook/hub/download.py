@@ -30,7 +30,7 @@ from cook.files import atomic_write, digest, fsync, remember
 from cook.formats.cursor import MalformedFile
 from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
 from cook.graph.locks import file_lock
-from cook.hub.client import PATIENT, Retry, api, failed
+from cook.hub.client import PATIENT, Retry, api, hub_error
 from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
 from cook.paths import cook_home
 from cook.units import size
@@ -94,7 +94,7 @@ def fetch(
                     with atomic_write(note) as whole:
                         whole.write(listing.commit.encode("ascii"))
     except OSError as error:  # a cache that may not be written, say
-        raise failed(str(listing.ref), error) from None
+        raise hub_error(str(listing.ref), error) from None
     paths = tuple(place(listing, f) for f in files)
     for path, file in zip(paths, files, strict=True):
         if file.sha256 is not None and digest(path) != f"sha256:{file.sha256}":

@@ -36,7 +36,7 @@ TICK_S = 0.02
 """The clock of file times runs behind by up to a tick of the kernel's."""
 
 
-def answer(
+def print_build(
     question: Mapping[str, object],
     build: Callable[[], Built],
     output: Output,

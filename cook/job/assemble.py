@@ -7,16 +7,19 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
 
+from cook.engines.base import DraftSettings
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Source, Step
-from cook.job.counts import replayed, rival_counts
+from cook.job.count_errors import rival_counts
 from cook.job.decide import Decision
+from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, DraftPlan, ForecastPlan, Layout
 from cook.job.prepare import Prepared
 from cook.job.sentence import DECODE, WHOLE, candidates_and_pick, nothing_qualifies
@@ -39,13 +42,14 @@ from cook.record.record import (
     Quality,
     Record,
     Rejection,
+    ReplayedPrompts,
     SampledChain,
     Serving,
     StepRecord,
     TypeSpan,
 )
 from cook.scoring.compare import Row, by_prompt, common, log_ratio, sides
-from cook.scoring.simulate import PROFILES, RULES
+from cook.scoring.simulate import PROFILES, RULES, simulate
 from cook.steps.checks import RecountStep, output_check
 from cook.steps.copies import SpliceHeadStep
 from cook.steps.head_replay import broken_head
@@ -55,6 +59,9 @@ if TYPE_CHECKING:
     from cook.formats.gguf import TensorInfo
     from cook.steps.head_imatrix import HeadImatrixStep
     from cook.steps.imatrix import ImatrixStep
+
+TEXT_DIGITS = 16
+"""Of a reply's SHA-256: enough to tell two texts of one prompt apart."""
 
 
 def assemble(
@@ -119,10 +126,44 @@ def assemble(
         imatrix=imatrix_coverage(layout.imatrix, outcomes),
         disturbed=sum(bool(one.warnings) for one in timings),
         sources=prepared.origins,
-        replayed=tuple(replayed(_plans(layouts), outcomes)),
+        replayed=tuple(replayed_prompts(_plans(layouts), outcomes)),
         slots=decision.slot_speeds if decision is not None else (),
         chains=_chains(decision) if decision is not None else (),
     )
+
+
+def replayed_prompts(
+    plans: Sequence[ForecastPlan], outcomes: Outcomes
+) -> Iterator[ReplayedPrompts]:
+    """Every draft of which anything was replayed."""
+    for plan in plans:
+        forecaster = Forecaster(plan, outcomes)
+        # The middle one of the recipe's lengths.
+        lengths = sorted({settings.n_max for settings in plan.settings})
+        settings = DraftSettings(lengths[len(lengths) // 2])
+        digests: dict[str, str] = {}
+        for draft in plan.every:
+            texts = forecaster.texts(draft)
+            if not texts or draft.draft.after is not None:
+                continue
+            heads = [head for head in forecaster.trace.heads if head.id in texts]
+            profile = plan.profile_of(draft)
+            runs = [simulate(texts[head.id], settings, profile) for head in heads]
+            digests = digests or {
+                reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:TEXT_DIGITS]
+                for reply in forecaster.trace
+            }
+            yield ReplayedPrompts(
+                engine=plan.engine.name,
+                draft=draft.draft.name,
+                cache_type=draft.cache_type,
+                n_max=settings.n_max,
+                ids=tuple(head.id for head in heads),
+                categories=tuple(head.category for head in heads),
+                drafted=tuple(run.draft_n for run in runs),
+                accepted=tuple(run.draft_n_accepted for run in runs),
+                texts=tuple(digests[head.id] for head in heads),
+            )
 
 
 def _plans(layouts: Sequence[Layout]) -> list[ForecastPlan]:

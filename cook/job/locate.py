@@ -19,7 +19,7 @@ from cook.graph.step import Source, digest_of_all, source
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place, stand_in
 from cook.hub.listing import ChosenFiles, choose, listing
-from cook.hub.published import Publication
+from cook.hub.tensor_shards import ShardSource
 from cook.output import Output
 from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
@@ -88,7 +88,7 @@ class SourceReader:
     files: list[Path] = field(default_factory=list)
     located: dict[Path | HubRef, Located] = field(default_factory=dict)
     matrices: dict[Path, Imatrix] = field(default_factory=dict)
-    publications: dict[TensorsFrom, Publication] = field(default_factory=dict)
+    publications: dict[TensorsFrom, ShardSource] = field(default_factory=dict)
 
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
@@ -104,7 +104,7 @@ class SourceReader:
     ) -> tuple[PublishedTensor, ...]:
         """Tensors of the source as somebody published them, fetched unless this only plans."""
         if asked not in self.publications:
-            self.publications[asked] = Publication(asked, self._retry)
+            self.publications[asked] = ShardSource(asked, self._retry)
         found = self.publications[asked].tensors(wanted, plan_only=self.plan_only)
         if not self.plan_only:
             self.files.extend(tensor.shard.path for tensor in found)

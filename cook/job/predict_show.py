@@ -29,7 +29,7 @@ NOT_WORTH_IT = "not worth it"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
 
-def answer(request: PredictRequest, output: Output) -> None:
+def print_prediction(request: PredictRequest, output: Output) -> None:
     """Predict from a trace, or from a typed acceptance without one, and print it."""
     if request.typed:
         _show_typed(request, output)

@@ -29,10 +29,10 @@ from cook.nightly.cell_outcomes import (
     CellOutcome,
     CellStatus,
     junit,
+    night_exit_status,
     publish,
     read_outcomes,
     summary,
-    worst,
     write_outcome,
 )
 from cook.nightly.gates import judge
@@ -244,7 +244,7 @@ def _pick(record: Record) -> str | None:
     return text
 
 
-def fresh(cell: Cell, night: Night) -> CellOutcome:
+def outcome_of_fresh(cell: Cell, night: Night) -> CellOutcome:
     """The outcome of a cell that is not run, since nothing changed after ``night``."""
     summary = f"fresh: last night {night.created}, nothing changed"
     summary += f"; then worse: {', '.join(night.regressions)}" if night.regressions else ""
@@ -281,7 +281,7 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 
 
-def tonight(request: NightRequest, output: Output) -> None:
+def run_night(request: NightRequest, output: Output) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
     loaded = load_pipeline(request.pipeline, unsafe_args=request.unsafe_args)
     if request.plan:
@@ -316,7 +316,9 @@ def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Pa
 
     Raises as :func:`raise_for`.
     """
-    output.emit({"pipeline": title, "exit_code": worst(outcomes), "cells": list(outcomes)})
+    output.emit(
+        {"pipeline": title, "exit_code": night_exit_status(outcomes), "cells": list(outcomes)}
+    )
     text = summary(title, outcomes)
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
@@ -340,7 +342,7 @@ def raise_for(outcomes: Sequence[CellOutcome]) -> None:
             f"{plural(len(failed), 'cell')} failed: {', '.join(o.cell for o in failed)}",
             hint="cook sweep PIPELINE --cell CELL runs one again",
         )
-        error.exit_code = worst(failed)
+        error.exit_code = night_exit_status(failed)
         raise error
 
 
@@ -356,7 +358,7 @@ def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
     outcomes: list[CellOutcome] = []
     for d in chosen:
         if d.reason is None and d.last is not None:
-            outcome = fresh(d.cell, d.last)
+            outcome = outcome_of_fresh(d.cell, d.last)
         else:
             outcome = run_cell(loaded, d.cell, request, silent, output.say)
         line = f"{outcome.cell}: {outcome.summary}"

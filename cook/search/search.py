@@ -46,7 +46,7 @@ RIVALS = 2
 """Mixtures of the engine's own that stand in the final: the largest that fit."""
 
 
-def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
+def print_search(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
     """Search, write the recipe with what was found, and print it: the finalists, and with
     ``explain`` the spans. What was found out is kept as a record."""
     record = search(request, output)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.job.answer import answer
+from cook.job.answer import print_build
 from cook.job.run import Built
 from cook.output import Mode, Output
 from cook.report.show import NOTHING_RAN
@@ -32,7 +32,7 @@ def ask(
 
     def asked(mode: Mode = Mode.HUMAN, *, fresh: bool = False) -> tuple[str, int]:
         out, told = io.StringIO(), io.StringIO()
-        answer(QUESTION, build, Output(mode, out, told), fresh=fresh)
+        print_build(QUESTION, build, Output(mode, out, told), fresh=fresh)
         return out.getvalue() + told.getvalue(), builds
 
     return asked

@@ -10,13 +10,15 @@ import pytest
 from pydantic import TypeAdapter
 
 from cook.errors import InputError, StepError
+from cook.graph.execute import Outcomes
 from cook.graph.store import Store
-from cook.job.assemble import by_cause
+from cook.job.assemble import by_cause, replayed_prompts
 from cook.job.run import Built
 from cook.record.record import Candidate, Objective, PromptFigures, Record, read_record
 from cook.scoring.compare import figures
 from cook.steps.deal import DealOutcome
 from tests.job.fabricated import World, source
+from tests.job.laid_out import layout, score
 from tests.job.whole import Building
 
 
@@ -316,3 +318,23 @@ def test_what_a_gc_removed_meanwhile_is_a_failed_step(
     monkeypatch.setattr("cook.job.run.assemble", removed)
     with pytest.raises(StepError, match="removed from the store while it was needed"):
         built()
+
+
+def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
+    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
+        ("small", "bundled", 4),
+        ("large", "bundled", 4),
+    ]
+    for found in record.replayed:
+        name = f"{found.draft} n_max=4"
+        predicted = next(c.predicted for c in record.candidates if c.name == name)
+        seen = dict(zip(found.ids, found.accepted, strict=True))
+        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
+        assert {i: seen[i] for i in reported} == reported
+        assert len(seen) == len(reported) == 16, "every prompt"
+
+
+def test_what_was_not_replayed_has_none() -> None:
+    plan = layout(score()).forecast
+    assert plan is not None
+    assert list(replayed_prompts([plan], Outcomes())) == []

@@ -14,7 +14,7 @@ from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.job import lay_score
-from cook.job.counts import acceptance_deviation
+from cook.job.count_errors import acceptance_deviation
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare

@@ -23,7 +23,7 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
 from cook.job.predict import PredictRequest, predict_on_trace, predict_typed
-from cook.job.predict_show import answer as show_answer
+from cook.job.predict_show import print_prediction
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
@@ -64,7 +64,7 @@ def traces(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[fl
 def answer(request: PredictRequest, trace: Path, *drafts: Path) -> dict[str, Any]:
     out = io.StringIO()
     whole = replace(request, trace=trace, drafts=drafts)
-    show_answer(whole, Output(Mode.JSON, out, io.StringIO()))
+    print_prediction(whole, Output(Mode.JSON, out, io.StringIO()))
     document: dict[str, Any] = json.loads(out.getvalue())
     return document
 
@@ -215,7 +215,7 @@ def test_typed_numbers() -> None:
         verify="1:146,2:170,5:220",
         n_max=(1, 2, 3),
     )
-    show_answer(typed, Output(Mode.JSON, out, err))
+    print_prediction(typed, Output(Mode.JSON, out, err))
     found = json.loads(out.getvalue())
     first = found["settings"][0]
     assert first["cycle_ms"] == pytest.approx(170 + 2 * 12)

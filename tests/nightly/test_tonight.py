@@ -14,11 +14,11 @@ import pytest
 
 from cook.errors import GateError, InputError, StepError
 from cook.job.run import Built
-from cook.nightly.cell_outcomes import CellOutcome, CellStatus, read_outcomes, worst
+from cook.nightly.cell_outcomes import CellOutcome, CellStatus, night_exit_status, read_outcomes
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import Cell, load_pipeline
-from cook.nightly.tonight import NightRequest, due, raise_for, report, run_cell, tonight
+from cook.nightly.tonight import NightRequest, due, raise_for, report, run_cell, run_night
 from cook.output import Mode, Output
 from cook.steps.draft_quality import MemoryStep
 from cook.steps.quantize import QuantizeStep
@@ -29,9 +29,9 @@ from tests.nightly.outcomes import FAILED, WORSE, outcome
 
 
 def test_a_regression_outranks_a_failure() -> None:
-    assert worst([outcome(), FAILED, WORSE]) == 4
-    assert worst([outcome(), FAILED]) == 5
-    assert worst([]) == 0
+    assert night_exit_status([outcome(), FAILED, WORSE]) == 4
+    assert night_exit_status([outcome(), FAILED]) == 5
+    assert night_exit_status([]) == 0
     with pytest.raises(GateError, match="1 cell got worse: demo-ik"):
         raise_for([FAILED, WORSE])
     with pytest.raises(StepError, match="1 cell failed: broken-ik") as caught:
@@ -66,7 +66,7 @@ def test_a_sweep_counts_its_cells_and_prints_what_a_night_finds(
         return replace(outcome(), cell=cell.name)
 
     monkeypatch.setattr("cook.nightly.tonight.run_cell", run_cell)
-    tonight(NightRequest(pipeline, all_cells=True, into=tmp_path / "night"), Output(Mode.HUMAN))
+    run_night(NightRequest(pipeline, all_cells=True, into=tmp_path / "night"), Output(Mode.HUMAN))
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "tiny-bundled: ok; pick Q4"
     assert "1 of 2 cells\n" in shown.err
@@ -93,7 +93,7 @@ def test_nights_are_compared_and_remembered(
     pipeline: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = pipeline.parent / "night"
-    tonight(NightRequest(pipeline, into=out), QUIET)
+    run_night(NightRequest(pipeline, into=out), QUIET)
     (first,) = read_outcomes([out])
     assert first.status is CellStatus.OK
     assert first.against is None
@@ -104,7 +104,7 @@ def test_nights_are_compared_and_remembered(
     assert [d.reason for d in due(loaded)] == [None]
 
     # A fresh cell is not run, and its line says so.
-    tonight(NightRequest(pipeline), QUIET)
+    run_night(NightRequest(pipeline), QUIET)
     assert "fresh: last night" in capsys.readouterr().out
     assert len(read_history(loaded.history).nights) == 1
 
@@ -112,7 +112,7 @@ def test_nights_are_compared_and_remembered(
     tomorrow = datetime.now(UTC) + timedelta(hours=21)
     (cell,) = due(loaded, tomorrow)
     assert cell.reason == "its last night is 21 hours old"
-    tonight(NightRequest(pipeline, all_cells=True, into=out), QUIET)
+    run_night(NightRequest(pipeline, all_cells=True, into=out), QUIET)
     (second,) = read_outcomes([out])
     assert second.against == first.created
     same = [f for f in second.findings if f.text == "identical to the last digit"]
@@ -138,7 +138,7 @@ def test_nights_are_compared_and_remembered(
 @pytest.mark.engine
 def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any) -> None:
     loaded = load_pipeline(pipeline)
-    tonight(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
+    run_night(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
     (night,) = read_history(loaded.history).nights
     # As if the file had been half the size the night before.
     (draft,) = night.record.drafts
@@ -146,13 +146,13 @@ def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any)
     smaller = replace(draft, file_bytes=draft.file_bytes // 2)
     append(loaded.history, replace(night, record=replace(night.record, drafts=(smaller,))))
     with pytest.raises(GateError, match="1 cell got worse: tiny-bundled"):
-        tonight(NightRequest(pipeline, cell="tiny-bundled", into=pipeline.parent / "n"), QUIET)
+        run_night(NightRequest(pipeline, cell="tiny-bundled", into=pipeline.parent / "n"), QUIET)
     (outcome,) = read_outcomes([pipeline.parent / "n"])
     assert outcome.status is CellStatus.REGRESSION
     assert [f.gate for f in outcome.findings if f.verdict is Verdict.REGRESSION] == ["size"]
     assert read_history(loaded.history).nights[-1].good is False
-    tonight(NightRequest(pipeline, accept="tiny-bundled"), QUIET)
-    tonight(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
+    run_night(NightRequest(pipeline, accept="tiny-bundled"), QUIET)
+    run_night(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
     assert read_history(loaded.history).nights[-1].good is True
 
 
@@ -263,7 +263,7 @@ def test_a_broken_cell_is_a_failed_one_not_a_wrong_command_line(
 
     monkeypatch.setattr("cook.nightly.tonight.prepare", prepare)
     with pytest.raises(StepError) as caught:
-        tonight(NightRequest(pipeline, into=pipeline.parent / "n"), QUIET)
+        run_night(NightRequest(pipeline, into=pipeline.parent / "n"), QUIET)
     assert caught.value.exit_code == status
 
 
@@ -273,7 +273,7 @@ def test_a_missing_engine_fails_its_cell_and_no_other(
     text = "version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: [absent, missing]\n"
     pipeline.write_text(text)
     with pytest.raises(StepError, match="2 cells failed") as caught:
-        tonight(NightRequest(pipeline, into=pipeline.parent / "n"), QUIET)
+        run_night(NightRequest(pipeline, into=pipeline.parent / "n"), QUIET)
     assert caught.value.exit_code == 5
     assert len(read_outcomes([pipeline.parent / "n"])) == 2
     lines = capsys.readouterr().out.splitlines()
@@ -284,7 +284,7 @@ def test_a_missing_engine_fails_its_cell_and_no_other(
 def test_the_plan_is_one_line_for_a_matrix(
     pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tonight(NightRequest(pipeline, plan=True), QUIET)
+    run_night(NightRequest(pipeline, plan=True), QUIET)
     (line,) = capsys.readouterr().out.splitlines()
     (entry,) = json.loads(line)["include"]
     assert entry == {
@@ -297,4 +297,4 @@ def test_the_plan_is_one_line_for_a_matrix(
 
 def test_two_questions_at_once_are_refused(pipeline: Path) -> None:
     with pytest.raises(InputError, match="--plan and --cell cannot be asked together"):
-        tonight(NightRequest(pipeline, plan=True, cell="x"), QUIET)
+        run_night(NightRequest(pipeline, plan=True, cell="x"), QUIET)

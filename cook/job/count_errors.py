@@ -1,61 +1,22 @@
-"""Counts: which drafts no replay tells, what the others accept in it, how far that changes with the
-shape of batches, and what n-grams' servers counted next to what is simulated from their tokens."""
+"""Whose counts a replay does not give, and how far off those are that it gives: between shapes of a
+batch, and of n-grams next to their live servers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from hashlib import sha256
 
 import numpy as np
 
-from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
-from cook.graph.execute import Outcomes
 from cook.job.forecast import Forecaster
-from cook.job.layout import ForecastPlan
-from cook.record.record import CandidateKey, PromptRun, RecountOutcome, ReplayedPrompts
+from cook.record.record import CandidateKey, PromptRun, RecountOutcome
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation, simulate
 from cook.steps.deal import Dealt
 from cook.steps.head_replay import broken_head, guessed_without
 from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.replay import ngram_request
-
-DIGITS = 16
-"""Of a reply's SHA-256: enough to tell two texts of one prompt apart."""
-
-
-def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[ReplayedPrompts]:
-    """Every draft of which anything was replayed."""
-    for plan in plans:
-        forecaster = Forecaster(plan, outcomes)
-        # The middle one of the recipe's lengths.
-        lengths = sorted({settings.n_max for settings in plan.settings})
-        settings = DraftSettings(lengths[len(lengths) // 2])
-        digests: dict[str, str] = {}
-        for draft in plan.every:
-            texts = forecaster.texts(draft)
-            if not texts or draft.draft.after is not None:
-                continue
-            heads = [head for head in forecaster.trace.heads if head.id in texts]
-            profile = plan.profile_of(draft)
-            runs = [simulate(texts[head.id], settings, profile) for head in heads]
-            digests = digests or {
-                reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:DIGITS]
-                for reply in forecaster.trace
-            }
-            yield ReplayedPrompts(
-                engine=plan.engine.name,
-                draft=draft.draft.name,
-                cache_type=draft.cache_type,
-                n_max=settings.n_max,
-                ids=tuple(head.id for head in heads),
-                categories=tuple(head.category for head in heads),
-                drafted=tuple(run.draft_n for run in runs),
-                accepted=tuple(run.draft_n_accepted for run in runs),
-                texts=tuple(digests[head.id] for head in heads),
-            )
 
 
 def unfit(forecaster: Forecaster) -> dict[str, str]:

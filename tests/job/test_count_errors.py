@@ -1,4 +1,4 @@
-"""Counts for the record: of replays, and of an n-gram rival's servers in their order."""
+"""How far off counts are: between shapes of a batch, and of n-grams in their servers' order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.graph.execute import Outcomes
-from cook.job.counts import acceptance_deviation, acceptance_floor, replayed, rival_counts
+from cook.job.count_errors import acceptance_deviation, acceptance_floor, rival_counts
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
-from cook.record.record import CandidateKey, Record
+from cook.record.record import CandidateKey
 from cook.steps.deal import Dealt
 from tests.job.fabricated import Fabrication, World
 from tests.job.laid_out import layout, score
@@ -65,26 +64,6 @@ def test_nothing_is_said_where_nothing_ran(tmp_path: Path) -> None:
     key, steps, forecaster = dealt(tmp_path, 1)
     never = tuple(replace(step, block=7) for step in steps.steps)
     assert rival_counts(key, Dealt(never, steps.name), forecaster) is None
-
-
-def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
-    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
-        ("small", "bundled", 4),
-        ("large", "bundled", 4),
-    ]
-    for found in record.replayed:
-        name = f"{found.draft} n_max=4"
-        predicted = next(c.predicted for c in record.candidates if c.name == name)
-        seen = dict(zip(found.ids, found.accepted, strict=True))
-        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
-        assert {i: seen[i] for i in reported} == reported
-        assert len(seen) == len(reported) == 16, "every prompt"
-
-
-def test_what_was_not_replayed_has_none() -> None:
-    plan = layout(score()).forecast
-    assert plan is not None
-    assert list(replayed([plan], Outcomes())) == []
 
 
 def test_the_floor_is_one_draft_in_two_batch_shapes(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class _Shard:
 
 
 @dataclass
-class Publication:
+class ShardSource:
     """Every repository of one publisher's model that was asked for, and what was taken of it."""
 
     asked: TensorsFrom

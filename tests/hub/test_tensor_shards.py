@@ -15,7 +15,7 @@ from cook.engines.process.supervisor import ask
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.graph.store import Store
-from cook.hub.published import MAP, MAP_SIGNATURE, NOT_CHECKED, UNSIGNED
+from cook.hub.tensor_shards import MAP, MAP_SIGNATURE, NOT_CHECKED, UNSIGNED
 from cook.job.prepare import Prepared, prepare
 from cook.job.run import build
 from cook.output import Mode, Output
