@@ -138,8 +138,7 @@ def replayed_prompts(
     """Every draft of which anything was replayed."""
     for plan in plans:
         forecaster = Forecaster(plan, outcomes)
-        # The middle one of the recipe's lengths.
-        lengths = sorted({settings.n_max for settings in plan.settings})
+        lengths = sorted({s.n_max for s in plan.settings})  # of which the middle one
         settings = DraftSettings(lengths[len(lengths) // 2])
         digests: dict[str, str] = {}
         for draft in plan.every:
@@ -147,8 +146,7 @@ def replayed_prompts(
             if not texts or draft.draft.after is not None:
                 continue
             heads = [head for head in forecaster.trace.heads if head.id in texts]
-            profile = plan.profile_of(draft)
-            runs = [simulate(texts[head.id], settings, profile) for head in heads]
+            runs = [simulate(texts[h.id], settings, plan.profile_of(draft)) for h in heads]
             digests = digests or {
                 reply.head.id: sha256(reply.tokens.tobytes()).hexdigest()[:TEXT_DIGITS]
                 for reply in forecaster.trace

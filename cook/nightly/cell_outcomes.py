@@ -80,7 +80,7 @@ def read_outcomes(directories: Iterable[Path]) -> tuple[CellOutcome, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def night_exit_status(outcomes: Iterable[CellOutcome]) -> int:
+def exit_status(outcomes: Iterable[CellOutcome]) -> int:
     """The exit status of a whole night: a regression before a failure before all well."""
     codes = {o.exit_code for o in outcomes}
     worse = GateError.exit_code

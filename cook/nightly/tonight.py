@@ -28,8 +28,8 @@ from cook.nightly.cell_outcomes import (
     RECORD,
     CellOutcome,
     CellStatus,
+    exit_status,
     junit,
-    night_exit_status,
     publish,
     read_outcomes,
     summary,
@@ -316,9 +316,7 @@ def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Pa
 
     Raises as :func:`raise_for`.
     """
-    output.emit(
-        {"pipeline": title, "exit_code": night_exit_status(outcomes), "cells": list(outcomes)}
-    )
+    output.emit({"pipeline": title, "exit_code": exit_status(outcomes), "cells": list(outcomes)})
     text = summary(title, outcomes)
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
@@ -342,7 +340,7 @@ def raise_for(outcomes: Sequence[CellOutcome]) -> None:
             f"{plural(len(failed), 'cell')} failed: {', '.join(o.cell for o in failed)}",
             hint="cook sweep PIPELINE --cell CELL runs one again",
         )
-        error.exit_code = night_exit_status(failed)
+        error.exit_code = exit_status(failed)
         raise error
 
 

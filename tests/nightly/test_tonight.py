@@ -14,7 +14,7 @@ import pytest
 
 from cook.errors import GateError, InputError, StepError
 from cook.job.run import Built
-from cook.nightly.cell_outcomes import CellOutcome, CellStatus, night_exit_status, read_outcomes
+from cook.nightly.cell_outcomes import CellOutcome, CellStatus, exit_status, read_outcomes
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import Cell, load_pipeline
@@ -29,9 +29,9 @@ from tests.nightly.outcomes import FAILED, WORSE, outcome
 
 
 def test_a_regression_outranks_a_failure() -> None:
-    assert night_exit_status([outcome(), FAILED, WORSE]) == 4
-    assert night_exit_status([outcome(), FAILED]) == 5
-    assert night_exit_status([]) == 0
+    assert exit_status([outcome(), FAILED, WORSE]) == 4
+    assert exit_status([outcome(), FAILED]) == 5
+    assert exit_status([]) == 0
     with pytest.raises(GateError, match="1 cell got worse: demo-ik"):
         raise_for([FAILED, WORSE])
     with pytest.raises(StepError, match="1 cell failed: broken-ik") as caught:
