@@ -23,7 +23,7 @@ from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
-from cook.job.count_errors import acceptance_deviation
+from cook.job.count_accuracy import acceptance_deviation
 from cook.job.layout import Configuration, DraftForecast, ForecastPlan, Layout
 from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe

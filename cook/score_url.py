@@ -33,7 +33,7 @@ class UrlFigures:
 
     ``drafting`` of the requests drafted; acceptance is over these. Speeds in tokens after the
     first per second: ``decode`` of decoding, ``end_to_end`` from request to answer as this client
-    saw it. None where no request has such a figure.
+    saw it, connecting included. None where no request has such a figure.
     """
 
     requests: int

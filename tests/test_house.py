@@ -65,7 +65,7 @@ HEADS = {
     "steps": 831,
     "scoring": 20,
     "recipe": 220,
-    "engines": 241,
+    "engines": 240,
     "formats": 179,
     "demo": 20,
 }
@@ -85,7 +85,7 @@ WAY = {
 """From a replay's arrays to the pick sentence, in this order: what is handed on in between is of
 these modules' types, or of the record's (`PromptRun`, `Figures`, `Candidate`, `Pick`)."""
 BESIDE_THE_WAY = {
-    "cook.job.count_errors": "how far counts differ between shapes of a batch",
+    "cook.job.count_accuracy": "how far counts differ between shapes of a batch",
     "cook.job.layout": "which steps run",
     "cook.scoring.batch_curve": "what a step takes, as timed or typed",
     "cook.scoring.ngram": "n-grams draft from the trace alone: there is no replay of them",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cook.engines.base import DraftSettings
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Source, Step
-from cook.job.count_errors import rival_counts
+from cook.job.count_accuracy import rival_counts
 from cook.job.decide import Decision
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, DraftPlan, ForecastPlan, Layout
@@ -138,7 +138,7 @@ def replayed_prompts(
     """Every draft of which anything was replayed."""
     for plan in plans:
         forecaster = Forecaster(plan, outcomes)
-        lengths = sorted({s.n_max for s in plan.settings})  # of which the middle one
+        lengths = sorted({s.n_max for s in plan.settings})  # the middle one is taken
         settings = DraftSettings(lengths[len(lengths) // 2])
         digests: dict[str, str] = {}
         for draft in plan.every:

@@ -16,7 +16,7 @@ from typing import Any
 from cook.engines.base import Engine
 from cook.graph.execute import Executor
 from cook.graph.step import Step
-from cook.job.count_errors import acceptance_floor, unfit
+from cook.job.count_accuracy import acceptance_floor, unfit
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, Layout, dealt_into
 from cook.prompts.prompt_set import Prompt

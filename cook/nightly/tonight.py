@@ -244,7 +244,7 @@ def _pick(record: Record) -> str | None:
     return text
 
 
-def outcome_of_fresh(cell: Cell, night: Night) -> CellOutcome:
+def fresh_outcome(cell: Cell, night: Night) -> CellOutcome:
     """The outcome of a cell that is not run, since nothing changed after ``night``."""
     summary = f"fresh: last night {night.created}, nothing changed"
     summary += f"; then worse: {', '.join(night.regressions)}" if night.regressions else ""
@@ -356,7 +356,7 @@ def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
     outcomes: list[CellOutcome] = []
     for d in chosen:
         if d.reason is None and d.last is not None:
-            outcome = outcome_of_fresh(d.cell, d.last)
+            outcome = fresh_outcome(d.cell, d.last)
         else:
             outcome = run_cell(loaded, d.cell, request, silent, output.say)
         line = f"{outcome.cell}: {outcome.summary}"

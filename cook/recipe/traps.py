@@ -310,8 +310,8 @@ def _target_context(
     trained = headers[TARGET].number("context_length") if TARGET in headers else None
     if trained is not None and score.context > trained:
         yield locations.at("score", "context").problem(
-            f"the target was trained on {trained} tokens, and llama-server gives no more: "
-            f"live runs would end at their start, since {score.context} are asked for",
+            f"a context of {score.context} tokens is beyond what the target was trained on, "
+            f"{trained}: llama-server gives no more, and live runs would stop at their start",
             hint=f"a `score.context` of at most {trained}",
             severity="warning",
         )

@@ -192,7 +192,8 @@ def output_check(
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
 HEAD_READ_TOKENS = 16_384
-"""Prompts that a head's recount reads, for its target reads them as well; one request at least."""
+"""Tokens of prompts after which a head's recount begins no other request, since its target reads
+them, too. One request is recounted in any case."""
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
 LOOKED_UP = 12
@@ -249,6 +250,7 @@ class RecountStep(Step[RecountOutcome]):
             "profile": str(self.profile),
             "requests": REQUESTS,
             "candidate": self.live.name,
+            **({"read_tokens": HEAD_READ_TOKENS} if self.live.live.head is not None else {}),
         }
 
     def cost(self) -> Cost | None:

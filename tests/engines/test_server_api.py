@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from cook.engines.server_api import (
     stream_parts,
 )
 from cook.errors import InputError, StepError
+from tests.http_server import Raw, serving
 
 FIRST_S = 100.0
 """When the first token was there."""
@@ -134,21 +134,13 @@ def test_every_request_has_its_own_connection() -> None:
     it meanwhile is lost."""
     peers = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def keep_open(handler: BaseHTTPRequestHandler) -> None:
+        peers.append(handler.client_address)
+        handler.close_connection = False
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
-        def do_GET(self) -> None:
-            peers.append(self.client_address)
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with Remote(f"http://127.0.0.1:{server.server_port}") as remote:
-            assert [remote.get("/props") for _ in range(3)] == [{}, {}, {}]
-        server.shutdown()
+    with serving({"/props": Raw(keep_open)}) as fake, Remote(fake.url) as remote:
+        assert [remote.get("/props") for _ in range(3)] == [{}, {}, {}]
     assert len(set(peers)) == 3
 
 

@@ -14,7 +14,7 @@ from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.job import lay_score
-from cook.job.count_errors import acceptance_deviation
+from cook.job.count_accuracy import acceptance_deviation
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
@@ -87,6 +87,19 @@ def by_replay(folder: Path, drafts: str, name: str, draft: str = "") -> str:
 @pytest.fixture(scope="module")
 def record(folder: Path, bundled: Any) -> Record:
     return build(folder / "home", "heads", recipe(folder, OWN + FILES), "--engine", "bundled")
+
+
+def by_request(record: Record, draft: str, n_max: int, live: bool) -> dict[str, tuple[int, int]]:
+    """(drafted, accepted) by prompt, live or predicted, at p_min 0; of one dealt again the last."""
+    (found,) = [
+        c.prompts if live else c.predicted.prompts if c.predicted else None
+        for c in record.candidates
+        if c.draft == draft and c.settings
+        if (c.settings.n_max, c.settings.p_min) == (n_max, 0.0)
+    ]
+    assert found is not None
+    counted = zip(found.ids, found.drafted, found.accepted, strict=True)
+    return {id: (drafted or 0, accepted or 0) for id, drafted, accepted in counted}
 
 
 def counts(record: Record, draft: str) -> dict[int, tuple[int, int]]:
@@ -201,17 +214,18 @@ def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> No
 
 @pytest.mark.engine
 def test_a_replay_counts_as_the_server_does(record: Record, replayed: Record) -> None:
-    """On the same prompts, greedily. With random weights a few near ties fall otherwise, by the
-    machine's kernels: 172 of 289 against 170 of 291 were seen. Recounts are exact (next test)."""
+    """On the same prompts, greedily. In one pass near ties fall otherwise than at a server's batch
+    shapes: of q8_0 in 1 to 5 of 12 requests, else in 1. What they move mostly cancels in sums."""
     for draft in ("own", "alone", "q8"):
-        for n_max, (drafted, accepted) in counts(record, draft).items():
-            (one,) = [
-                c.predicted.figures
-                for c in replayed.candidates
-                if c.draft == draft and c.settings and c.predicted
-                if (c.settings.n_max, c.settings.p_min) == (n_max, 0.0)
-            ]
-            assert accepted / drafted == pytest.approx(one.acceptance_rate, abs=0.02)
+        sums = np.zeros((2, 2))
+        for n_max in (1, 2, 4):
+            live = by_request(record, draft, n_max, live=True)
+            said = by_request(replayed, draft, n_max, live=False)
+            sums += [np.sum(list(each.values()), axis=0) for each in (live, said)]
+            equal = sum(said[id] == each for id, each in live.items())
+            assert equal >= (4 if draft == "q8" else 8), f"{draft}, {n_max}"
+        (drafted, accepted), (simulated, right) = sums
+        assert accepted / drafted == pytest.approx(right / simulated, abs=0.01)
     found = {
         (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
         for c in replayed.candidates

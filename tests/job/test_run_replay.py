@@ -10,7 +10,7 @@ import pytest
 from cook.formats.gguf import read_gguf
 from cook.graph.execute import Executor
 from cook.graph.store import Store
-from cook.job.count_errors import rival_counts
+from cook.job.count_accuracy import rival_counts
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare

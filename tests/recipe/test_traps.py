@@ -129,7 +129,7 @@ def test_mainline_serves_no_more_context_than_the_target_was_trained_on() -> Non
     header = file(context_length=4096)
     (found,) = traps(Flavour.LLAMA_CPP, {TARGET: header}, context=4352)
     assert (found.line, found.severity) == (9, "warning")
-    assert "trained on 4096 tokens" in found.message
+    assert "beyond what the target was trained on, 4096:" in found.message
     assert traps(Flavour.LLAMA_CPP, {TARGET: header}, context=4096) == []
     assert traps(Flavour.LLAMA_CPP, {TARGET: file()}, context=4352) == [], "its header says nothing"
     assert traps(Flavour.IK_LLAMA_CPP, {TARGET: header}, context=4352) == []
@@ -245,7 +245,7 @@ def test_recipes_check_reads_the_headers_of_files_that_are_there(
     text = RECIPE.format(extra="", context=4_194_304, p_min="0.0", devices="")
     text = text.replace("small.gguf", str(tiny_draft)).replace("big.gguf", str(tiny_model))
     loaded = parse_recipe(text, written(tmp_path, text))
-    drafts, target = check_recipe(loaded).problems
+    target, drafts = check_recipe(loaded).problems
     assert "4194304 tokens" in drafts.message
     assert "the target was trained on" in target.message
     broken = tmp_path / "broken.gguf"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
@@ -43,7 +44,7 @@ from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.trace import TraceStep
 from cook.trace.chain import Draws
 from tests.engines.tiny_heads import write_tiny_heads
-from tests.workbench import live_step, run
+from tests.workbench import live_step, run, workbench
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
@@ -130,7 +131,9 @@ def test_a_server_is_followed_from_its_first_line_on() -> None:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("head", ["head", "head-q8_0", "whole"])
-def test_every_request_of_a_head_is_recounted(bundled: Engine, head: str, tmp_path: Path) -> None:
+def test_every_request_of_a_head_is_recounted(
+    bundled: Engine, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At every length and p_min, one server each; `whole` is the head inside of the target."""
     folder = write_tiny_heads(tmp_path)
     base = source([folder / ("whole.gguf" if head == "whole" else "trunk.gguf")])
@@ -169,6 +172,32 @@ def test_every_request_of_a_head_is_recounted(bundled: Engine, head: str, tmp_pa
         assert found.passed
         replayed = found.replay_accepted / found.replay_drafted
         assert replayed == pytest.approx(found.live_accepted / found.live_drafted, abs=0.02)
+
+    # Where its prompts are long, one request.
+    monkeypatch.setattr(checks, "HEAD_READ_TOKENS", 1)
+    again = replace(recounts[0])
+    brief = run(tmp_path, trace, deal, again, threads=1).result(again)
+    assert brief is not None
+    assert (brief.requests, brief.exact) == (1, 1)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("reply", [[9], [9, 8, 7, 6]], ids=("one token", "four"))
+def test_rows_behind_a_prompt_that_was_read_are_those_of_one_reading(
+    reply: list[int], bundled: Engine, tmp_path: Path
+) -> None:
+    """Also where nothing is behind it, in a reply of one token."""
+    place = (bundled, write_tiny_heads(tmp_path) / "whole.gguf", ModelArgs(threads=1), 64)
+    prompt = [5, 6, 7, 8, 9, 10]
+    bench = workbench(tmp_path)
+    with bench.workers.loaded(bundled, model_load(*place, outputs=3, gives_rows=True)) as (on, _):
+        on.load(head_load(*place, branches=4, depth=2), onto=True)
+        _, known, _ = on.live_shapes_head(
+            *(prompt, reply), settings=DraftSettings(2), n_predict=len(reply), server_context=64
+        )
+        again = on.rows(prompt, reply, known)
+        assert np.array_equal(again, on.rows(prompt, reply))
+    bench.workers.close()
 
 
 FOUND = Difference("p", 3, 40, 7, 8, 0.02, None)

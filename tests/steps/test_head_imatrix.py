@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cook.engines import tool_runs
-from cook.engines.base import DraftSettings, ModelArgs, TypeRule
+from cook.engines.base import ModelArgs, TypeRule
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_runs import TextJob
-from cook.engines.worker.loading import head_load, model_load
+from cook.engines.worker.loading import model_load
 from cook.errors import StepError
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.heads import head_alone
@@ -117,25 +117,6 @@ def test_it_adds_up_what_goes_into_a_matrix(bundled: Any, folder: Path, tmp_path
     bench.workers.close()
     (sums,) = matrix_of(outcomes, made).entries["blk.2.nextn.eh_proj.weight"].sums
     assert sums == pytest.approx(wanted, rel=1e-3, abs=1e-2)
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("reply", [[9], [9, 8, 7, 6]])
-def test_rows_behind_a_prompt_that_was_read_are_those_of_one_reading(
-    reply: list[int], bundled: Any, folder: Path, tmp_path: Path
-) -> None:
-    """Also where nothing is behind it: a reply of one token."""
-    place = (bundled, folder / "whole.gguf", ARGS, CONTEXT)
-    prompt = [5, 6, 7, 8, 9, 10]
-    bench = workbench(tmp_path)
-    with bench.workers.loaded(bundled, model_load(*place, outputs=3, gives_rows=True)) as (on, _):
-        on.load(head_load(*place, branches=4, depth=2), onto=True)
-        _, known, _ = on.live_shapes_head(
-            *(prompt, reply), settings=DraftSettings(2), n_predict=len(reply), server_context=64
-        )
-        again = on.rows(prompt, reply, known)
-        assert np.array_equal(again, on.rows(prompt, reply))
-    bench.workers.close()
 
 
 @pytest.mark.engine

@@ -250,11 +250,10 @@ class Worker(Closing):
         the prompt, which :meth:`live_shapes_head` has just read."""
         text = [*prompt, *emitted[:-1]]
         read = 0 if known is None else len(known)
-        if known is not None and read == len(text):  # a reply of one token
-            return known
         _, got = self._request("rows", {"text": text}, prompt=len(prompt), known=read)
-        rows = got["rows"].reshape(len(text) - read, -1)
-        return rows if known is None else np.concatenate([known, rows])
+        if known is None:
+            return got["rows"].reshape(len(text), -1)
+        return np.concatenate([known, got["rows"].reshape(-1, known.shape[1])])
 
     def replay_head(
         self,

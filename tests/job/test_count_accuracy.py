@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.job.count_errors import acceptance_deviation, acceptance_floor, rival_counts
+from cook.job.count_accuracy import acceptance_deviation, acceptance_floor, rival_counts
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.record.record import CandidateKey
