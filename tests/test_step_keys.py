@@ -247,7 +247,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     )
     yield (
         "curve of a target with a head",
-        CurveStep(main, "target", target, trace, placed, True, (1, 5), gives_rows=True),
+        replace(timed, name="target with a head", plain=timed),
     )
     yield "control", ControlStep(main, target, ModelArgs(), trace, 5)
     yield "control placed", ControlStep(ik, target, placed, given, 17)

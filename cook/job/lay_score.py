@@ -318,7 +318,7 @@ def lay_forecast(
     floor = min((one.p_min for one in settings if one.p_min), default=0.0)
     kinds, profile = _cache_types_of_heads(engine, score), HEAD_PROFILES[Flavour(engine.flavour)]
     verified = [*lengths, *first]
-    widths, outputs = widths_for(verified), rows_for(engine, target_args, verified)
+    widths = widths_for(verified)
 
     def of_head(draft: DraftPlan, kind: str | None) -> HeadForecast:
         args = engine.as_head(_draft_args(score, kind), target_args, score.context)
@@ -328,10 +328,17 @@ def lay_forecast(
         curve = CurveStep(*model, args, False, widths, head=True)
         return HeadForecast(draft, kind, replay, curve, settings, profile)
 
-    timed = (engine, "target with a head", target, trace, target_args, True, widths)
-    with_rows = CurveStep(*timed, rows=outputs, gives_rows=True)
     found = tuple(of_head(draft, kind) for draft in heads for kind in kinds)
-    return replace(plan, heads=found, with_rows=with_rows)
+    verify = plan.verify
+    assert verify is not None, "its target is timed"
+    wider = replace(
+        verify,
+        widths=tuple(sorted({*verify.widths, *widths})),
+        rows=tuple(sorted({*verify.rows, *rows_for(engine, target_args, verified)})),
+    )
+    with_rows = replace(wider, name="target with a head", widths=widths, rows=(), plain=wider)
+    plain = wider if plan.plain == verify else plan.plain
+    return replace(plan, heads=found, verify=wider, plain=plain, with_rows=with_rows)
 
 
 def _cache_types_of_heads(engine: Engine, score: ScoreSpec) -> Sequence[str | None]:

@@ -12,8 +12,9 @@ two is the slots alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, TypeVar
@@ -23,12 +24,21 @@ import numpy.typing as npt
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.system import group_activity
-from cook.engines.worker.loading import head_load, model_load
+from cook.engines.worker.loading import head_load, model_load, without_rows
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
-from cook.graph.step import COMPUTE_BYTES_S, READ_BYTES_S, Cost, Input, JsonValue, Step, Workbench
+from cook.graph.step import (
+    COMPUTE_BYTES_S,
+    READ_BYTES_S,
+    Cost,
+    Input,
+    JsonValue,
+    Step,
+    Workbench,
+    decode,
+)
 from cook.scoring.batch_curve import BatchCurve
 from cook.steps.live import Timed, Watch
 from cook.steps.trace import Trace, TraceStep, read_trace
@@ -70,6 +80,11 @@ STEP = 4.0
 MOST_POINTS = 5
 """Depths and short prompts are timed at their least and greatest, and between them at most so many
 times longer than the one before; but at no more points than these."""
+TURNS = (6, 24)
+"""A target with and without hidden states is timed in turns: the two differ by a twentieth to a
+seventh, and the pace of a machine by as much from one second to the next. So many times at least
+and at most, while it takes less than :data:`TURNS_S`."""
+TURNS_S = 30.0
 READ_STEP = 1.5
 """The reading of a long text is noted more often, which costs nothing: attention makes its time
 bend upwards, so that a line over a factor of 4 lies up to a third too high."""
@@ -145,19 +160,21 @@ class CurveStep(_TimedModel[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
     head: bool = False
     """``model`` is a head, or holds it: that is timed."""
-    gives_rows: bool = False
-    """``model`` computes its hidden states for a head, at every token."""
+    plain: CurveStep | None = None
+    """The curve of the same target without a head: this one computes its hidden states for a head,
+    at every token, and what that takes is timed and added."""
     rows: tuple[int, ...] = ()
     """The most rows of logits that a batch of each server that ``verifies`` has, rising, where what
     a batch takes hangs on them (:func:`rows_for`): each width is then timed in a context like that
     of the server with the fewest that needs it, prompts in the first. () where it does not."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
     least that occurs to the greatest. 4: windows go on from one text, long batches once each.
-    5: long prompts once a pass. 6: windows more often at depths that take long to read."""
+    5: long prompts once a pass. 6: windows more often at depths that take long to read. 7: what a
+    head's target adds in turns with it alone; a head samples where it gives logits."""
 
     @property
     def label(self) -> str:
@@ -167,8 +184,14 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         rows = {"rows": list(self.rows)} if self.rows else {}
-        heads = {n: True for n in ("head", "gives_rows") if getattr(self, n)}
-        return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **rows, **heads}
+        heads = {"head": True} if self.head else {}
+        turns = {"gives_rows": True, "turns": [*TURNS, TURNS_S]} if self.gives_rows else {}
+        more = {**rows, **heads, **turns}
+        return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **more}
+
+    @property
+    def gives_rows(self) -> bool:
+        return self.plain is not None
 
     def cost(self) -> Cost | None:
         """Batches of every width at a few depths, and prompts of a few lengths."""
@@ -183,6 +206,14 @@ class CurveStep(_TimedModel[CurveOutcome]):
         grid = grid_of(lengths, [n + self.trace.max_tokens for n in lengths], ubatch)
         repeats = repeats_of(each)
         widths = sum(map(wide, self.widths))
+        if self.gives_rows:
+            times = 2 * TURNS[0] * (1 + REPEATS)
+            return Cost(
+                read_bytes=widths * times * each,
+                decodes=len(self.widths) * times,
+                computed_bytes=4 * TURNS[0] * min(ubatch, grid.prompts[-1]) * computed,
+                memory_bytes=size,
+            )
         # At a depth that takes long to read, batches are timed again for as long.
         round_s = WINDOWS * repeats * widths * each / READ_BYTES_S
         reading_s = [depth * computed / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
@@ -211,6 +242,11 @@ class CurveStep(_TimedModel[CurveOutcome]):
         """The curve of the model in ``path``; ``place``: as :meth:`KeptWorkers.loaded` has it."""
         trace = read_trace(bench, self.trace)
         texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
+        if self.plain is not None:
+            (giving, _), *_ = self._contexts(path, trace.header.context)
+            return self._with_rows(
+                decode(self.plain, bench.artifact(self.plain)), giving, texts, bench
+            )
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
         contexts = self._contexts(path, trace.header.context)
@@ -218,9 +254,10 @@ class CurveStep(_TimedModel[CurveOutcome]):
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch = _watch(worker)
-            # As common_sampler_sample_speculative of ik.
-            best = self.head and self.engine.flavour == Flavour.IK_LLAMA_CPP
-            times = _Times(worker, texts, self.verifies, load.ubatch, picks_best=best)
+            # As common_sampler_sample_speculative of ik; mainline's mirrors give no logits.
+            is_ik = self.engine.flavour == Flavour.IK_LLAMA_CPP
+            sampled = {"picks_best": self.head and is_ik, "mirrors": self.head and not is_ik}
+            times = _Times(worker, texts, self.verifies, load.ubatch, **sampled)
             rows: list[tuple[float, ...]] = []
             for stop in grid.stops:
                 times.read(stop)
@@ -236,6 +273,52 @@ class CurveStep(_TimedModel[CurveOutcome]):
             sample_s=times.sample_s(),
             prompt_tokens=grid.prompts,
             prompt_seconds=prompts_s,
+            others_cores=others,
+        )
+
+    def _with_rows(
+        self, plain: CurveOutcome, giving: ModelLoad, texts: Sequence[list[int]], bench: Workbench
+    ) -> CurveOutcome:
+        """``plain``, and the share that hidden states add to batches of few tokens, and to a ubatch
+        of a prompt: to that of its layers, whatever stands before it, so that both are timed where
+        a text begins."""
+        size = min(giving.ubatch, plain.prompt_tokens[-1])
+        batches, prompts = list[float](), list[float]()
+        started = time.monotonic()
+        with bench.workers.loaded(self.engine, giving) as (worker, _):
+            watch = _watch(worker)
+
+            def timed(load: ModelLoad, window: int) -> npt.NDArray[np.float64]:
+                worker.load(load)
+                times = _Times(worker, texts, True, giving.ubatch)
+                few = [times.first(width, window, all_outputs=True) for width in self.widths]
+                return np.array([*few, times.first(size, window, all_outputs=False)])
+
+            for turn in range(TURNS[1]):
+                if turn >= TURNS[0] and time.monotonic() - started >= TURNS_S:
+                    break
+                loads = (giving, without_rows(giving))
+                first, second = (timed(load, turn % WINDOWS) for load in loads[:: (-1) ** turn])
+                *few, prompt = (first / second) ** (-1) ** turn
+                batches += few
+                prompts.append(prompt)
+                bench.advance((turn + 1) / TURNS[1])
+            worker.load(giving)
+            others = watch.others_cores()
+        known = BatchCurve((0,), plain.prompt_tokens, (plain.prompt_seconds,))
+
+        def added_s(tokens: int) -> float:
+            whole, rest = divmod(tokens, size)
+            alone_s = whole * known.at(size, 0) + (known.at(rest, 0) if rest else 0.0)
+            return float(alone_s) * (median(prompts) - 1)
+
+        read = zip(plain.prompt_tokens, plain.prompt_seconds, strict=True)
+        rows = (plain.batches.at(self.widths, depth) * median(batches) for depth in plain.depths)
+        return replace(
+            plain,
+            widths=self.widths,
+            seconds=tuple(tuple(row.tolist()) for row in rows),
+            prompt_seconds=tuple(seconds + added_s(tokens) for tokens, seconds in read),
             others_cores=others,
         )
 
@@ -369,9 +452,10 @@ class _Times:
         ubatch: int,
         *,
         picks_best: bool = False,
+        mirrors: bool = False,
     ) -> None:
         self.worker, self.verifies, self.ubatch = worker, verifies, ubatch
-        self.picks_best = picks_best
+        self.picks_best, self.mirrors = picks_best, mirrors
         self.joined = [token for text in texts for token in text]
         self.samples: list[float] = []
         self.read_s = {0: 0.0}
@@ -415,6 +499,17 @@ class _Times:
         ]
         return median(_median_s(timing.decode_ns) for timing in timings)
 
+    def first(self, tokens: int, window: int, *, all_outputs: bool) -> float:
+        """Seconds of a batch that a text begins with, which a decode of it came before."""
+        timing = self.worker.time_batch(
+            self._window(tokens, window),
+            depth=0,
+            tokens=tokens,
+            repeats=REPEATS if all_outputs else 1,
+            all_outputs=all_outputs,
+        )
+        return _median_s(timing.decode_ns)
+
     def _batch(self, text: list[int], depth: int, width: int) -> float:
         """Median seconds of one batch; those of its sampling join ``samples``."""
         sample_s = 0.0
@@ -433,7 +528,8 @@ class _Times:
             return _median_s(timing.decode_ns)
 
         decode_s = _steady(timed)
-        self.samples.append(sample_s / (width if self.verifies else 1))
+        if width == 1 or not self.mirrors:
+            self.samples.append(sample_s / (width if self.verifies else 1))
         return decode_s
 
     def sample_s(self) -> float:

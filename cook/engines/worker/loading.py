@@ -139,6 +139,12 @@ def head_load(
     return replace(load, parameters=more, gives_rows=False)
 
 
+def without_rows(load: ModelLoad) -> ModelLoad:
+    """The weights of ``load``, as they lie in memory, in a context of a server without a head."""
+    parameters = (replace(p, value=0) if p.name == "context.mtp" else p for p in load.parameters)
+    return replace(load, gives_rows=False, parameters=tuple(parameters))
+
+
 def _of_heads(given: Mapping[str, int]) -> tuple[LibraryParameter, ...]:
     return tuple(LibraryParameter(name, value, "--spec-type") for name, value in given.items())
 
