@@ -2,7 +2,7 @@
 
 Every build has a home of its own, and one JSON line of the results is appended for it.
 ``--table FILE`` prints what the lines of a file come to: predicted / live - 1 by the clock, of the
-requests that both are of, nothing divided out.
+requests that both are of, nothing divided out. Recipes with a head: ``tools.clock_recipes``.
 """
 
 from __future__ import annotations
