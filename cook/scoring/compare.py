@@ -39,8 +39,9 @@ lands elsewhere each time. Pairs of starts measured 0.5 to 1.2 % (docs/internals
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
-FEWEST_STARTS = 3
-"""Starts of a configuration from which on the data say what a start does."""
+FEWEST_FREEDOM = 2
+"""Degrees of freedom from which on the data say what a start does: of two candidates after three
+starts, of three after two."""
 FORECAST = 0.02
 """Standard deviation of a forecast's log speedup between drafts, until live runs show it."""
 SETTING = 0.01
@@ -360,14 +361,13 @@ def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> 
     requests = float(np.nansum(errors**2) / max(requests_freedom, 1))
     starts = len(set(blocks.tolist()))
     expected = START**2 + requests / (len(blocks) / starts)
-    if starts < FEWEST_STARTS:
-        return math.sqrt(expected), 60
     squares, freedom = 0.0, 1 - len(each)
     for block in set(blocks.tolist()):
         cells = errors[:, blocks == block]
         means = np.nanmean(cells[np.isfinite(cells).any(axis=1)], axis=1)
         squares, freedom = squares + float(means @ means), freedom + len(means) - 1
-    freedom = max(freedom, 1)
+    if freedom < FEWEST_FREEDOM:
+        return math.sqrt(expected), 60
     variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
     if squares / freedom > variance:  # starts differ by more than is known: they have the word
         return math.sqrt(squares / freedom), freedom + 1
