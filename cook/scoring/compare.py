@@ -39,9 +39,8 @@ lands elsewhere each time. Pairs of starts measured 0.5 to 1.2 % (docs/internals
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
-FEWEST_FREEDOM = 2
-"""Degrees of freedom from which on the data say what a start does: of two candidates after three
-starts, of three after two."""
+FEWEST_FREEDOM = 1
+"""Degrees of freedom from which on the data say what a start does: two starts of two candidates."""
 FORECAST = 0.02
 """Standard deviation of a forecast's log speedup between drafts, until live runs show it."""
 SETTING = 0.01

@@ -190,9 +190,8 @@ def test_the_wrong_one_is_seldom_decided_for(blocks: int, most: float) -> None:
 
 
 def test_starts_that_differ_by_more_than_is_known_show_after_four() -> None:
-    """2.15 % were measured on one machine, where 0.8 % are expected: from three starts of two
-    candidates on the data say so, or two of three. Below that 30 to 40 % are told apart that are
-    alike."""
+    """2.15 % were measured on one machine, where 0.8 % are expected: from two starts on the data
+    say so. Of one 30 to 40 % are told apart that are alike."""
     world = World(4, passes=True, start=0.0215)
     assert Trials.of(world, *ALIKE).apart <= 0.07
     assert Trials.of(World(4, start=0.0215), *DRAFT, ("other", math.log(1.015))).wrong <= 0.05
