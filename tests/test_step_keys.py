@@ -245,9 +245,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "curve of a head",
         CurveStep(main, "mtp", source("mtp.gguf"), trace, ModelArgs(), False, (1, 2), head=True),
     )
+    verified = CurveStep(main, "target", target, trace, placed, True, (1, 5))
     yield (
         "curve of a target with a head",
-        replace(timed, name="target with a head", plain=timed),
+        replace(verified, name="target with a head", plain=verified),
     )
     yield "control", ControlStep(main, target, ModelArgs(), trace, 5)
     yield "control placed", ControlStep(ik, target, placed, given, 17)

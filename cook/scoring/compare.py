@@ -39,8 +39,6 @@ lands elsewhere each time. Pairs of starts measured 0.5 to 1.2 % (docs/internals
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
-FEWEST_FREEDOM = 1
-"""Degrees of freedom from which on the data say what a start does: two starts of two candidates."""
 FORECAST = 0.02
 """Standard deviation of a forecast's log speedup between drafts, until live runs show it."""
 SETTING = 0.01
@@ -365,7 +363,7 @@ def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> 
         cells = errors[:, blocks == block]
         means = np.nanmean(cells[np.isfinite(cells).any(axis=1)], axis=1)
         squares, freedom = squares + float(means @ means), freedom + len(means) - 1
-    if freedom < FEWEST_FREEDOM:
+    if freedom < 1:  # one start each, which says nothing of others
         return math.sqrt(expected), 60
     variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
     if squares / freedom > variance:  # starts differ by more than is known: they have the word

@@ -81,9 +81,9 @@ MOST_POINTS = 5
 """Depths and short prompts are timed at their least and greatest, and between them at most so many
 times longer than the one before; but at no more points than these."""
 TURNS = (6, 24)
-"""A target with and without hidden states is timed in turns: the two differ by a twentieth to a
-seventh, and the pace of a machine by as much from one second to the next. So many times at least
-and at most, while it takes less than :data:`TURNS_S`."""
+"""A target with and without hidden states is timed in turns: the two differ by 2 to 20 %, and the
+pace of a machine by as much from one second to the next. So many times at least and at most, while
+it takes less than :data:`TURNS_S`."""
 TURNS_S = 30.0
 READ_STEP = 1.5
 """The reading of a long text is noted more often, which costs nothing: attention makes its time
@@ -161,8 +161,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
     head: bool = False
     """``model`` is a head, or holds it: that is timed."""
     plain: CurveStep | None = None
-    """The curve of the same target without a head: this one computes its hidden states for a head,
-    at every token, and what that takes is timed and added."""
+    """The curve of the same target without a head. This one is of the target as it computes its
+    hidden states for a head, at every token: the share that these take is timed and added."""
     rows: tuple[int, ...] = ()
     """The most rows of logits that a batch of each server that ``verifies`` has, rising, where what
     a batch takes hangs on them (:func:`rows_for`): each width is then timed in a context like that
@@ -191,6 +191,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
     @property
     def gives_rows(self) -> bool:
+        """Whether ``model`` is a target that computes its hidden states for a head."""
         return self.plain is not None
 
     def cost(self) -> Cost | None:
@@ -280,8 +281,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         self, plain: CurveOutcome, giving: ModelLoad, texts: Sequence[list[int]], bench: Workbench
     ) -> CurveOutcome:
         """``plain``, and the share that hidden states add to batches of few tokens, and to a ubatch
-        of a prompt: to that of its layers, whatever stands before it, so that both are timed where
-        a text begins."""
+        of a prompt. They cost the same at any depth, so both are timed at a text's beginning."""
         size = min(giving.ubatch, plain.prompt_tokens[-1])
         batches, prompts = list[float](), list[float]()
         started = time.monotonic()
@@ -291,8 +291,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
             def timed(load: ModelLoad, window: int) -> npt.NDArray[np.float64]:
                 worker.load(load)
                 times = _Times(worker, texts, True, giving.ubatch)
-                few = [times.first(width, window, all_outputs=True) for width in self.widths]
-                return np.array([*few, times.first(size, window, all_outputs=False)])
+                few = [times.opening(width, window, all_outputs=True) for width in self.widths]
+                return np.array([*few, times.opening(size, window, all_outputs=False)])
 
             for turn in range(TURNS[1]):
                 if turn >= TURNS[0] and time.monotonic() - started >= TURNS_S:
@@ -499,8 +499,8 @@ class _Times:
         ]
         return median(_median_s(timing.decode_ns) for timing in timings)
 
-    def first(self, tokens: int, window: int, *, all_outputs: bool) -> float:
-        """Seconds of a batch that a text begins with, which a decode of it came before."""
+    def opening(self, tokens: int, window: int, *, all_outputs: bool) -> float:
+        """Seconds of one batch at a text's beginning, after it was decoded once unseen."""
         timing = self.worker.time_batch(
             self._window(tokens, window),
             depth=0,

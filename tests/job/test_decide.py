@@ -172,9 +172,10 @@ def test_method_live_goes_the_same_way_in_groups(built: Building) -> None:
     record = built(score={"method": "live"}).record
     assert all(c.live is not None and c.predicted is None for c in record.candidates)
     dealt = blocks(record)
-    assert len(set(dealt[0]) | set(dealt[1])) == 7, "six candidates, five a group beside no draft"
-    leader = set.intersection(*map(set, dealt)) - {"no draft"}
-    assert leader == {record.pick.candidate}, "the leader so far is in every block"
+    leader = set(dealt[0]) & set(dealt[1]) - {"no draft"}
+    assert leader == {record.pick.candidate}, "the leader so far is in every group"
+    assert len({*dealt[0], *dealt[1]}) == 7, "six candidates, five servers a group beside no draft"
+    assert dealt[2:] == [["no draft", *leader]], "two starts of it alone say little of starts"
     assert record.pick.decided
 
 

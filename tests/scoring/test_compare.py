@@ -169,7 +169,7 @@ def test_of_a_few_starts_the_interval_is_as_narrow_as_what_is_known_allows() -> 
 
 
 def test_of_two_starts_of_several_drafts_the_data_say_how_far_starts_are_apart() -> None:
-    """With the deviation that is expected of starts 16 % were decided wrongly."""
+    """2.15 % were measured on one machine: with 0.8 %, as expected, 16 % were decided wrongly."""
     drafts = (*DRAFT, ("other", math.log(1.015)), ("third", -0.01))
     assert Trials.of(World(2, start=0.0215), *drafts).wrong <= 0.04
     assert Trials.of(World(2), *drafts).decided >= 0.4

@@ -12,7 +12,7 @@ import pytest
 from cook.engines.base import ModelArgs
 from cook.engines.environment import default_threads
 from cook.engines.tool_output import parse_buffers
-from cook.engines.worker.loading import few_rows, head_load, model_load
+from cook.engines.worker.loading import few_rows, head_load, model_load, without_rows
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
@@ -88,6 +88,15 @@ def test_a_head_of_ik_has_the_weights_of_the_target_that_gives_rows() -> None:
     apart = head_load(engine(LLAMA), MODEL, args, 512, branches=32, depth=4)
     assert numbers(apart)["model.load_mtp"] == numbers(apart)["context.kv_unified"] == 1
     assert (rows.gives_rows, head.gives_rows, apart.gives_rows) == (True, False, False)
+
+
+@pytest.mark.parametrize("flavour", [LLAMA, IK])
+def test_a_target_without_rows_keeps_its_weights_where_they_are(flavour: Flavour) -> None:
+    rows = model_load(engine(flavour), MODEL, ModelArgs(), 512, gives_rows=True)
+    bare = without_rows(rows)
+    assert not bare.gives_rows
+    assert bare.weights == rows.weights
+    assert numbers(bare).get("context.mtp") == (0 if flavour is IK else None)
 
 
 def test_experts_stay_on_the_cpu_as_each_server_keeps_them() -> None:
