@@ -4,22 +4,59 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
 from cook.errors import InputError, StepError
+from cook.formats.gguf import read_gguf
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+from cook.formats.quant_types import Flavour
 from cook.graph.execute import Outcomes
 from cook.graph.store import Store
-from cook.job.assemble import by_cause, replayed_prompts
+from cook.job.assemble import (
+    GIB,
+    MAX_SKIPPED,
+    by_cause,
+    imatrix_coverage,
+    over_limits,
+    replayed_prompts,
+    type_map,
+)
 from cook.job.run import Built
-from cook.record.record import Candidate, Objective, PromptFigures, Record, read_record
+from cook.paths import demo_dir
+from cook.recipe.schema import SubjectToSpec as Limits
+from cook.record.record import (
+    Candidate,
+    ImatrixCoverage,
+    Objective,
+    PromptFigures,
+    Quality,
+    Record,
+    TypeSpan,
+    read_record,
+)
 from cook.scoring.compare import figures
 from cook.steps.deal import DealOutcome
+from cook.steps.imatrix import ImatrixOutcome
+from tests.bare_records import DRAFT
 from tests.job.fabricated import World, source
-from tests.job.laid_out import layout, score
+from tests.job.laid_out import layout
 from tests.job.whole import Building
+
+MEASURED = replace(
+    DRAFT,
+    file_bytes=2 * GIB,
+    memory_bytes=3 * GIB,
+    bpw=4.5,
+    quality=Quality(12.0, 0.1, 4, 512, perplexity_ratio=1.2, mean_kld=0.05),
+)
+FILE = demo_dir() / "draft-f16.gguf"
 
 
 def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> None:
@@ -34,8 +71,8 @@ def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> N
     for candidate in record.candidates:
         if candidate.live is None:
             assert candidate.reason == "predicted; not among the finalists"
-            assert (candidate.categories, candidate.prompts) == ({}, None)
-            assert candidate.speedup is None
+            found = (candidate.categories, candidate.prompts, candidate.speedup, candidate.output)
+            assert found == ({}, None, None, None)
         else:
             assert candidate.reason is None
 
@@ -43,23 +80,17 @@ def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> N
 def test_live_figures_are_sums_over_the_stored_blocks(made_up: Built) -> None:
     record, home = made_up.record, made_up.path.parents[2]
     winner = record.candidate(record.pick.candidate or "")
-    assert winner is not None
-    assert winner.live is not None
-    adapter = TypeAdapter(DealOutcome)
-    stored = [
-        (server, one.outcome)
+    outcomes = [
+        one.outcome
         for a in sorted(Store(home / "store").entries(), key=lambda a: a.label)
         if a.kind == "deal"
         for server, one in zip(
-            a.key_parts["params"]["servers"], adapter.validate_python(a.result).dealt, strict=True
+            a.key_parts["params"]["servers"],
+            TypeAdapter(DealOutcome).validate_python(a.result).dealt,
+            strict=True,
         )
-    ]
-    outcomes = [
-        one
-        for server, one in stored
         if server["inputs"].get("draft") == source(winner.draft or "").key
         and server["params"]["settings"]["n_max"] == winner.settings.n_max
-        and one is not None
     ]
     runs = [run for outcome in outcomes for run in outcome.runs]
     assert winner.live == figures(runs)
@@ -74,16 +105,10 @@ def test_live_figures_are_sums_over_the_stored_blocks(made_up: Built) -> None:
 
 def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
     """By the record's columns: of common requests, moved by the forecasts to all prompts."""
-    mine, theirs = candidate.prompts, bare.prompts
-    assert mine is not None
-    assert theirs is not None
-    said, others = candidate.predicted.prompts, bare.predicted.prompts
-    assert said is not None
-    assert others is not None
-    both = set(zip(mine.ids, mine.block, strict=True)) & set(
-        zip(theirs.ids, theirs.block, strict=True)
+    both, theirs = (
+        set(zip(c.prompts.ids, c.prompts.block, strict=True)) for c in (candidate, bare)
     )
-    ids = {name for name, _ in both}
+    both &= theirs
 
     def speed(found: PromptFigures, kept: Callable[[str, int], bool]) -> float:
         blocks = found.block or (0,) * len(found.ids)
@@ -91,158 +116,142 @@ def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
         tokens, ms = zip(*((n, t) for name, b, n, t in rows if kept(name, b)), strict=True)
         return float(sum(tokens) / sum(ms))
 
-    def forecast(kept: Callable[[str], bool]) -> float:
-        return speed(said, lambda n, _: kept(n)) / speed(others, lambda n, _: kept(n))
+    def ratio(which: str, kept: Callable[[str, int], bool]) -> float:
+        mine, others = (
+            c.prompts if which == "live" else c.predicted.prompts for c in (candidate, bare)
+        )
+        return speed(mine, kept) / speed(others, kept)
 
-    live = speed(mine, lambda n, b: (n, b) in both) / speed(theirs, lambda n, b: (n, b) in both)
-    return live * forecast(lambda n: n in theirs.ids) / forecast(ids.__contains__)
+    live, ids = ratio("live", lambda n, b: (n, b) in both), {name for name, _ in both}
+    return (
+        live
+        * ratio("said", lambda n, _: n in bare.prompts.ids)
+        / ratio("said", lambda n, _: n in ids)
+    )
 
 
 def test_speedups_are_of_the_same_requests_of_no_draft(record: Record) -> None:
     bare = record.candidate("no draft")
-    assert bare is not None
-    assert bare.live.end_to_end_speed is not None
     assert (bare.speedup, bare.decode_speedup, bare.speedup_interval) == (1.0, 1.0, None)
     ran = [c for c in record.candidates[1:] if c.live is not None]
     for candidate in ran:
-        assert candidate.speedup is not None
-        whole = candidate.live.requests == bare.live.requests
-        found = candidate.live.end_to_end_speed or 0
-        if whole:  # to the digit
-            assert candidate.speedup == pytest.approx(found / bare.live.end_to_end_speed, rel=1e-9)
+        if candidate.live.requests == bare.live.requests:  # to the digit
+            quotient = (candidate.live.end_to_end_speed or 0) / (bare.live.end_to_end_speed or 1)
+            assert candidate.speedup == pytest.approx(quotient, rel=1e-9)
         # Else of the requests of both, moved to all by what is forecast.
         assert candidate.speedup == pytest.approx(moved_speedup(candidate, bare), rel=1e-4)
         if candidate.speedup_interval is not None:
             low, high = candidate.speedup_interval.low, candidate.speedup_interval.high
             assert (low * high) ** 0.5 == pytest.approx(candidate.speedup, rel=1e-9)
-    assert any(c.live and c.live.requests < bare.live.requests for c in ran)
-    winner = record.candidate(record.pick.candidate or "")
-    assert winner.speedup_interval is not None
+    assert any(c.live.requests < bare.live.requests for c in ran)
+    assert record.candidate(record.pick.candidate or "").speedup_interval is not None
 
 
 def test_a_prediction_is_held_against_its_live_requests(record: Record) -> None:
     for candidate in record.candidates:
-        found = candidate.predicted
-        assert found is not None, "every draft was replayed and timed"
+        found, live = candidate.predicted, candidate.live
         assert len(found.prompts.ids) == 16, "every prompt"
         spent = found.verify_s + found.draft_s + found.mirror_s + found.sample_s
         assert spent == pytest.approx(found.figures.decode_ms / 1000)
         assert sum(d.drafted for d in found.by_depth) == (found.figures.drafted or 0)
-        assert (found.off_by is None) == (found.on_live is None) == (candidate.live is None)
-        if candidate.live is not None:
-            assert found.on_live.requests == candidate.live.requests
-            quotient = (found.on_live.end_to_end_speed or 0) / (
-                candidate.live.end_to_end_speed or 1
-            )
+        assert (found.off_by is None) == (found.on_live is None) == (live is None)
+        if live is not None:
+            assert found.on_live.requests == live.requests
+            quotient = (found.on_live.end_to_end_speed or 0) / (live.end_to_end_speed or 1)
             assert found.off_by == pytest.approx(quotient - 1)
             assert found.off_by == pytest.approx(0, abs=0.12)
             assert found.decode_off_by == pytest.approx(0, abs=0.15)
 
 
-def test_what_is_asked_of_a_finalist_beside_its_speed(record: Record) -> None:
+def test_what_is_asked_of_a_finalist_apart_from_its_speed(record: Record) -> None:
     for candidate in record.candidates[1:]:
+        assert candidate.counts_reason is None
         if candidate.live is None:
-            assert (candidate.counts, candidate.counts_reason, candidate.output) == (None,) * 3
+            assert candidate.counts is None
             continue
         assert (candidate.counts.exact, candidate.counts.replay_drafted) == (4, 101)
-        assert candidate.counts_reason is None
         if candidate.name != record.pick.candidate:
-            assert candidate.output is None, "nobody would serve it"
+            assert candidate.output is None, "it is not the one to be served"
             continue
         assert (candidate.output.identical, candidate.output.near_ties) == (15, 1)
         assert candidate.output.gap_is_measured
         assert candidate.output.near_tie_gap == pytest.approx(0.2)
 
 
-def test_drafts_and_noise(record: Record) -> None:
+def test_drafts_noise_steps_and_warnings(record: Record) -> None:
     assert [(d.quant, d.file_bytes, d.memory_bytes) for d in record.drafts] == [
         ("small", 1000, 1300),
         ("large", 3000, 3300),
     ]
     for draft in record.drafts:
         assert draft.bpw == pytest.approx(1.0)
-        assert (draft.quality, draft.quality_reason) == (None, "not asked for")
-        assert draft.speed is not None
-        assert draft.speed_reason is None
+        found = (draft.quality, draft.quality_reason, draft.speed_reason)
+        assert found == (None, "not asked for", None)
     assert record.drafts[0].speed.tokens_per_s == pytest.approx(1000, rel=0.02)
     (floor,) = record.noise
     assert (floor.engine, floor.confidence) == ("bundled", 0.95)
     assert 0 < floor.acceptance < 0.3
-    assert record.pick.start_sd is not None
-    assert 0 < record.pick.start_sd < 0.02
+    assert 0 < (record.pick.start_sd or 0) < 0.02
     assert record.together is True
-
-
-def test_steps_and_warnings(record: Record) -> None:
     assert {step.state for step in record.steps} == {"ran"}
-    kinds = {step.kind for step in record.steps}
-    expected = "trace", "replay", "curve", "deal", "compare", "control", "selfcheck", "memory"
-    assert kinds == set(expected)
+    kinds = "trace", "replay", "curve", "deal", "compare", "control", "selfcheck", "memory"
+    assert {step.kind for step in record.steps} == set(kinds)
     assert len({step.key for step in record.steps}) == len(record.steps)
     assert record.warnings == ("a warning of the layout",)
     assert record.disturbed == 0
 
 
-def test_what_several_steps_warn_of_is_told_once_with_their_names() -> None:
-    why = "llama-quantize made every tensor anew"
-    told = [("quantize a", why), ("quantize b", "odd"), ("quantize b", why), ("quantize a", why)]
-    assert by_cause(told) == [f"quantize a, quantize b: {why}", "quantize b: odd"]
+def test_what_several_steps_warn_of_is_said_once_with_their_names() -> None:
+    why = "llama-quantize made every tensor again"
+    said = [("quantize a", why), ("quantize b", "odd"), ("quantize b", why), ("quantize a", why)]
+    assert by_cause(said) == [f"quantize a, quantize b: {why}", "quantize b: odd"]
     (many,) = by_cause((f"q{n}", why) for n in range(500))
     assert many.endswith(f"q11 and 488 more: {why}")
 
 
-def test_a_recount_that_failed_is_told(built: Building) -> None:
-    found = built(World(failing=("recount of live requests",)))
-    for candidate in found.record.candidates[1:]:
-        if candidate.live is not None:
-            assert candidate.counts is None
-            assert candidate.counts_reason.endswith(": it crashed")
+def test_checks_that_failed_say_so_and_the_control_fails_no_build(built: Building) -> None:
+    made = built(World(failing=("recount of live requests", "no-draft control")))
+    assert not any("control" in failure for failure in made.failures)
+    ran = [c for c in made.record.candidates[1:] if c.live is not None]
+    for candidate in ran:
+        assert candidate.counts is None
+        assert candidate.counts_reason.endswith(": it crashed")
+    (check,) = (c.output for c in ran if c.output is not None)
+    assert (check.control, check.gap_is_measured) == (None, False)
+    assert check.not_controlled.endswith("it crashed")
 
 
-def test_a_control_that_failed_is_told_and_fails_no_build(built: Building) -> None:
-    made = built(World(failing=("no-draft control",)))
-    assert made.failures == ()
-    checks = [c.output for c in made.record.candidates if c.output is not None]
-    assert checks
-    for check in checks:
-        assert check.control is None
-        assert not check.gap_is_measured
-        assert check.not_controlled.endswith("it crashed")
-
-
-def test_nothing_predicted_is_told_and_everything_runs_live(built: Building) -> None:
+def test_where_nothing_is_predicted_everything_runs_live(built: Building) -> None:
     record = built(World(failing=("replay",))).record
     assert all(c.live is not None and c.predicted is None for c in record.candidates)
-    assert record.noise == ()
-    assert record.factors == ()
+    assert record.noise == record.factors == ()
     assert record.pick.candidate is not None
 
 
-def test_an_engine_of_which_nothing_could_be_predicted_is_told(built: Building) -> None:
+def test_an_engine_of_which_nothing_could_be_predicted_is_named(built: Building) -> None:
+    names = [f"{draft}@{engine}" for engine in ("one", "two") for draft in ("small", "large")]
     world = World(
-        accuracy=dict.fromkeys(("small@one", "large@one", "small@two", "large@two"), 0.8),
-        draft_ms=dict.fromkeys(("small@one", "large@one", "small@two", "large@two"), 1.0),
+        accuracy=dict.fromkeys(names, 0.8),
+        draft_ms=dict.fromkeys(names, 1.0),
         failing=("replay small@two", "replay large@two"),
     )
     record = built(world, engines=("one", "two")).record
-    (told,) = [w for w in record.warnings if "nothing could be predicted" in w]
-    assert told.startswith("two: nothing could be predicted: replay small@two")
-    assert {c.name for c in record.candidates if c.draft is None} == {
-        "no draft@one",
-        "no draft@two",
-    }
+    (warning,) = [w for w in record.warnings if "nothing could be predicted" in w]
+    assert warning.startswith("two: nothing could be predicted: replay small@two")
+    bare = {c.name for c in record.candidates if c.draft is None}
+    assert bare == {"no draft@one", "no draft@two"}
     assert {c.engine for c in record.candidates if c.predicted} == {"one"}
 
 
-def test_disturbed_timings_are_counted_and_told_once(built: Building) -> None:
+def test_disturbed_timings_are_counted_and_named_once(built: Building) -> None:
     record = built(World(busy=("draft times",))).record
     assert record.disturbed == 2
-    (told,) = [w for w in record.warnings if "disturbed" in w]
-    assert told.startswith("2 of ")
-    assert "up to 2.0 cores" in told
+    (warning,) = [w for w in record.warnings if "disturbed" in w]
+    assert warning.startswith("2 of ")
+    assert "up to 2.0 cores" in warning
 
 
-def test_rejection_sampling_is_told_of_a_sampled_target(built: Building) -> None:
+def test_rejection_sampling_is_of_a_sampled_target(built: Building) -> None:
     record = built(
         World(temperature=0.8),
         score={"sampling": {"temperature": 0.8}, "draft": {"n_max": [2, 4], "p_min": [0.0, 0.5]}},
@@ -253,8 +262,7 @@ def test_rejection_sampling_is_told_of_a_sampled_target(built: Building) -> None
 
 
 def test_cache_types_are_candidates_of_their_own(built: Building) -> None:
-    draft = {"n_max": [4], "cache_types": ["f16", "q8_0"]}
-    record = built(score={"draft": draft}).record
+    record = built(score={"draft": {"n_max": [4], "cache_types": ["f16", "q8_0"]}}).record
     assert {(c.name, c.cache_type) for c in record.candidates} == {
         ("no draft", None),
         *((f"{d} n_max=4 kv={t}", t) for d in ("small", "large") for t in ("f16", "q8_0")),
@@ -263,20 +271,18 @@ def test_cache_types_are_candidates_of_their_own(built: Building) -> None:
 
 
 @pytest.mark.parametrize("method", ["replay", "live"])
-@pytest.mark.parametrize(
-    "maximize", ["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
-)
+@pytest.mark.parametrize("maximize", Objective)
 def test_whatever_is_maximized_the_pick_has_the_figure(
-    built: Building, method: str, maximize: str
+    built: Building, method: str, maximize: Objective
 ) -> None:
-    record = built(score={"method": method}, pick={"maximize": maximize}).record
+    record = built(score={"method": method}, pick={"maximize": maximize.value}).record
     winner = record.candidate(record.pick.candidate or "")
-    figure = "acceptance_rate" if maximize == "acceptance" else maximize
+    figure = "acceptance_rate" if maximize is Objective.ACCEPTANCE else maximize.value
     assert record.pick.value == getattr(winner.live, figure)
     assert record.pick.leader is not None
-    drafted = maximize.startswith("acceptance")
+    drafted = maximize.value.startswith("acceptance")
     assert ("no draft" in record.pick.ranking) == (not drafted)
-    unable = [f"no draft has no {Objective(maximize).unit}"] if drafted else []
+    unable = [f"no draft has no {maximize.unit}"] if drafted else []
     assert [e.reason for e in record.pick.excluded] == unable
 
 
@@ -285,21 +291,18 @@ def test_timings_that_are_wrong_are_seen_to_be(built: Building) -> None:
     record = built(World(timed=0.7)).record
     found = [c for c in record.candidates if c.live and c.predicted]
     assert len(found) >= 3
-    for candidate in found:
-        assert candidate.predicted.off_by is not None
-        assert 0.25 < candidate.predicted.off_by < 0.6
+    assert all(0.25 < (c.predicted.off_by or 0) < 0.6 for c in found)
     (factors,) = record.factors
     assert factors.decode == pytest.approx(1, abs=0.15)
     assert record.pick.decided
 
 
-def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(built: Building) -> None:
+def test_a_block_that_failed_is_named_and_what_ran_before_it_counts(built: Building) -> None:
     found = built(World(failing=("deal block 3",)))
     (failed,) = (step for step in found.record.steps if step.state == "failed")
     assert failed.label.startswith("deal block 3")
     assert found.failures == (f"{failed.label}: it crashed",)
-    bare = found.record.candidate("no draft")
-    assert bare.live.requests == 8
+    assert found.record.candidate("no draft").live.requests == 8
 
 
 def test_what_a_gc_removed_meanwhile_is_a_failed_step(
@@ -321,20 +324,148 @@ def test_what_a_gc_removed_meanwhile_is_a_failed_step(
 
 
 def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
-    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
-        ("small", "bundled", 4),
-        ("large", "bundled", 4),
-    ]
-    for found in record.replayed:
-        name = f"{found.draft} n_max=4"
-        predicted = next(c.predicted for c in record.candidates if c.name == name)
-        seen = dict(zip(found.ids, found.accepted, strict=True))
-        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
-        assert {i: seen[i] for i in reported} == reported
-        assert len(seen) == len(reported) == 16, "every prompt"
+    found = [(r.draft, r.engine, r.n_max) for r in record.replayed]
+    assert found == [("small", "bundled", 4), ("large", "bundled", 4)]
+    for one in record.replayed:
+        reported = record.candidate(f"{one.draft} n_max=4").predicted.prompts
+        counts = (zip(each.ids, each.accepted, strict=True) for each in (one, reported))
+        seen, said = map(dict, counts)
+        assert seen == said
+        assert len(seen) == 16, "every prompt"
+    assert list(replayed_prompts([layout().forecast], Outcomes())) == [], "nothing has run"
 
 
-def test_what_was_not_replayed_has_none() -> None:
-    plan = layout(score()).forecast
-    assert plan is not None
-    assert list(replayed_prompts([plan], Outcomes())) == []
+def covered(
+    path: Path, entries: dict[str, list[int]], skipped: tuple[str, ...] = ()
+) -> ImatrixCoverage:
+    """What is said of an imatrix with these counts by expert, of the demo's draft."""
+    tensors, matrix = read_gguf(FILE), {}
+    for name, counts in entries.items():
+        seen = np.array(counts, dtype=np.float32)
+        width = tensors.tensor(name).shape[0] if name.startswith("blk.") else 4
+        values = np.ones((len(seen), width), dtype=np.float32) * (seen[:, None] > 0)
+        matrix[name] = ImatrixEntry(values, seen)
+    write_gguf(Imatrix(matrix, ("text",), 7, 512, "gguf"), path)
+    counts: Any = {"entries": 3, "experts_total": 8, "experts_covered": 7, "skipped": skipped}
+    result = ImatrixOutcome(7, 4.0, 0.1, 1.0, 1, (), **counts)
+    engine = SimpleNamespace(flavour=Flavour.LLAMA_CPP)
+    model = SimpleNamespace(path=FILE)
+    step: Any = SimpleNamespace(
+        key="k", file_name=path.name, context=512, engine=engine, model=model
+    )
+    artifact = SimpleNamespace(file=path.with_name)
+    outcomes: Any = SimpleNamespace(result=lambda _: result, artifact=lambda _: artifact)
+    found = imatrix_coverage(step, outcomes)
+    assert found is not None
+    assert imatrix_coverage(None, outcomes) is None
+    assert imatrix_coverage(step, Outcomes()) is None, "no matrix was made"
+    return found
+
+
+def test_layers_add_up_their_experts_and_dense_entries_do_not_count(tmp_path: Path) -> None:
+    up, down, dense = (
+        f"blk.{name}.weight" for name in ("1.ffn_up_exps", "1.ffn_down_exps", "0.attn_qkv")
+    )
+    experts = read_gguf(FILE).tensor(up).shape[2]
+    entries = {up: [0, *[1] * (experts - 1)], down: [1] * experts, dense: [9]}
+    found = covered(tmp_path / "imatrix.gguf", entries)
+    layers = [(x.layer, x.experts, x.covered) for x in found.layers]
+    assert layers == [(1, 2 * experts, 2 * experts - 1)]
+    assert found.fraction == 7 / 8
+
+
+def test_a_long_list_of_names_is_cut_but_counted(tmp_path: Path) -> None:
+    names = tuple(f"blk.{i}.x.weight" for i in range(100))
+    found = covered(tmp_path / "imatrix.gguf", {"a.weight": [1]}, names)
+    assert (len(found.skipped), found.skipped_count) == (MAX_SKIPPED, 100)
+
+
+def test_spans_account_for_every_matrix_once(tmp_path: Path) -> None:
+    tensors = read_gguf(FILE).tensors
+    matrices = [t for t in tensors if len(t.shape) > 1 and t.name.endswith(".weight")]
+    spans = type_map(FILE)
+    assert sum(s.layers * s.elements for s in spans) == sum(t.elements for t in matrices)
+    sizes = sum(t.size_bytes or 0 for t in matrices)
+    assert sum(s.layers * (s.size_bytes or 0) for s in spans) == sizes
+    assert sum(s.layers * sum(s.types.values()) for s in spans) == len(matrices)
+    (experts,) = (s for s in spans if s.group == "routed_experts")
+    layers = {t.name.split(".")[1] for t in tensors if "ffn_up_exps" in t.name}
+    assert experts.layers == len(layers), "layers that are alike are one span"
+    assert (experts.types, experts.bpw) == ({"f16": 3}, 16)
+    (embeddings,) = (s for s in spans if s.group == "embeddings")
+    assert (embeddings.first_layer, embeddings.layers) == (None, 1)
+    assert TypeSpan("other", 0, 0, {"type 999": 1}, 256, None).bpw is None
+    (tmp_path / "x.gguf").write_bytes(b"nothing")
+    for model in (None, tmp_path / "x.gguf", tmp_path / "absent.gguf"):
+        assert type_map(model) == ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept", "passed"),
+    [
+        ("size_gib", 2.0, 1.9),
+        ("memory_gib", 3.0, 2.9),
+        ("bpw", 4.5, 4.4),
+        ("perplexity_ratio", 1.2, 1.1),
+        ("kld", 0.05, 0.04),
+    ],
+)
+def test_a_draft_may_be_at_a_limit_and_not_over_it(limit: str, kept: float, passed: float) -> None:
+    assert over_limits(MEASURED, Limits(**{limit: kept})) is None
+    why = over_limits(MEASURED, Limits(**{limit: passed}))
+    assert why == f"{limit} {kept:.4g} is over the limit of {passed:g}"
+    assert over_limits(MEASURED, Limits()) is None
+
+
+def test_memory_is_the_device_s_where_there_is_one() -> None:
+    placed = replace(MEASURED, device_bytes=GIB)
+    assert over_limits(placed, Limits(memory_gib=1.5)) is None
+    assert over_limits(replace(placed, device_bytes=0), Limits(memory_gib=1.5)) is not None
+
+
+def test_what_was_not_measured_keeps_no_limit_on_it() -> None:
+    assert over_limits(DRAFT, Limits(kld=0.1)) == (
+        "kld is limited to 0.1 but was not measured (not asked for)"
+    )
+    assert over_limits(DRAFT, Limits(bpw=4)) == "bpw is limited to 4 but was not measured"
+
+
+@pytest.mark.parametrize(
+    ("method", "limit"), [("replay", {"size_gib": 8e-6}), ("live", {"memory_gib": 8e-6})]
+)
+def test_drafts_over_a_limit_displace_no_other_and_never_run(
+    built: Building, limit: dict[str, float], method: str
+) -> None:
+    """Two that no other could keep up with, and eight that drafting pays with."""
+    good, over = {f"d{i}": 1_000 + i for i in range(8)}, {"big": 9_000, "huge": 9_500}
+    world = World(
+        accuracy={**{n: 0.6 + 0.01 * i for i, n in enumerate(good)}, **dict.fromkeys(over, 0.99)},
+        draft_ms={**dict.fromkeys(good, 1.0), **dict.fromkeys(over, 0.2)},
+    )
+    score = {"method": method, "live_budget": {"minutes": 600}}
+    record = built(world, sizes={**good, **over}, score=score, pick={"subject_to": limit}).record
+    assert (record.pick.candidate or "").split(" ")[0] in good
+    ran = [s.label for s in record.steps if s.state != "not run"]
+    assert {f"memory {name} (bundled)" for name in over} == {
+        label for label in ran if any(name in label for name in over)
+    }
+    excluded = {e.candidate: e.reason for e in record.pick.excluded}
+    (name,) = limit
+    for candidate in (c for c in record.candidates if c.draft in over):
+        assert candidate.live is None
+        assert candidate.reason == excluded[candidate.name]
+        assert candidate.reason.startswith(name)
+        assert "is over the limit" in candidate.reason
+    assert {c.draft for c in record.candidates if c.draft} == {*good, *over}
+
+
+def test_where_every_draft_is_over_no_draft_is_left_if_it_qualifies(built: Building) -> None:
+    limits = {"subject_to": {"size_gib": 1e-9}}
+    record = built(pick=limits).record
+    assert record.pick.candidate == "no draft"
+    assert len(record.pick.excluded) == 6
+    assert {s.kind for s in record.steps if s.state != "not run"} == {"memory", "deal"}
+    assert not any("predicted" in warning for warning in record.warnings)
+    pick = built(pick={"maximize": "acceptance", **limits}).record.pick
+    assert pick.candidate is None
+    assert "is over the limit of 1e-09" in pick.sentence

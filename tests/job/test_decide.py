@@ -1,17 +1,30 @@
-"""Who is dealt prompts, who gets no more of them, and who is picked: by whole made-up builds."""
+"""Who is dealt prompts, in which blocks and at what cost, who gets no more of them, and who is
+picked: by whole made-up builds, and by dealings alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cook.errors import GateError, StepError
-from cook.job.decide import FILES
+from cook.job.decide import (
+    BLOCKS,
+    FEW_BLOCKS,
+    FILES,
+    MOST_SEATS,
+    TURN_SEATS,
+    Dealing,
+    fit_together,
+)
+from cook.job.layout import Configuration
 from cook.job.run import raise_for
-from cook.record.record import Candidate, Record
-from tests.job.fabricated import World
+from cook.record.record import PromptRun, Record
+from tests.job.fabricated import Fabrication, FakeEngine, World, prompt_set
+from tests.job.laid_out import SIZES, TARGET, layout, score
 from tests.job.whole import Building
 
 MANY = {f"d{i}": 1_000 + i for i in range(6)}
@@ -27,12 +40,6 @@ RIVALS: dict[str, Any] = {
     "rivals": [{"type": "ngram-simple", "size_n": 1, "size_m": 1}, "ngram-cache"]
 }
 RIVAL = "ngram-simple size_n=1 size_m=1"
-
-
-def candidate(record: Record, name: str) -> Candidate:
-    found = record.candidate(name)
-    assert found is not None
-    return found
 
 
 def blocks(found: Record) -> list[list[str]]:
@@ -66,7 +73,7 @@ def test_who_is_surely_worse_gets_no_more_prompts_and_stays_in_the_table(built: 
     dealt = blocks(record)
     assert any(name.startswith("large") for name in dealt[0])
     assert not any(name.startswith("large") for block in dealt[1:] for name in block)
-    bare, slow = candidate(record, "no draft"), candidate(record, "large n_max=2")
+    bare, slow = record.candidate("no draft"), record.candidate("large n_max=2")
     assert (bare.starts, slow.starts) == (4, 1)
     assert slow.live.requests < 16
     assert slow.speedup == pytest.approx(0.72, abs=0.05)
@@ -89,7 +96,7 @@ def test_a_candidate_whose_server_dies_is_out_with_its_reason(built: Building) -
 def test_a_server_that_dies_later_takes_out_what_it_was_dealt_before(built: Building) -> None:
     world = World(dying=("small n_max=4",), dying_from=1)
     record = built(world).record
-    dead = candidate(record, "small n_max=4")
+    dead = record.candidate("small n_max=4")
     assert (dead.live, dead.reason) == (None, "small n_max=4: it crashed")
     assert (dead.counts, dead.output) == (None, None), "nothing of it is checked"
     assert record.pick.candidate == "small n_max=8"
@@ -99,7 +106,7 @@ def test_without_no_draft_nothing_is_compared_and_why_is_said(built: Building) -
     done = built(World(dying=("no draft",)))
     assert done.record.pick.candidate is None
     assert done.record.pick.sentence.startswith("nothing qualifies: ")
-    bare = candidate(done.record, "no draft")
+    bare = done.record.candidate("no draft")
     assert bare.live is None
     assert bare.reason.endswith("no draft: it crashed")
     with pytest.raises(StepError, match="1 step failed") as failed:
@@ -121,30 +128,26 @@ def test_a_build_that_was_ended_goes_on_at_the_next_block(built: Building, recor
 
 def test_the_best_n_gram_runs_in_one_block_of_all_prompts_and_can_win(built: Building) -> None:
     record = built(NO_GAIN, score=RIVALS).record
-    rival, bare = candidate(record, RIVAL), candidate(record, "no draft")
-    assert (rival.starts, len(set(rival.prompts.block)), rival.live and rival.live.requests) == (
-        *(1, 1),
-        16,
-    )
+    rival, bare = record.candidate(RIVAL), record.candidate("no draft")
+    assert (rival.starts, len(set(rival.prompts.block)), rival.live.requests) == (1, 1, 16)
     assert set(rival.prompts.block) <= set(bare.prompts.block)
     assert record.pick.candidate == RIVAL
-    assert rival.speedup is not None
-    assert rival.speedup > 1.05
-    assert candidate(record, "ngram-cache").live is None, "the best of them alone runs"
+    assert (rival.speedup or 0) > 1.05
+    assert record.candidate("ngram-cache").live is None, "the best of them alone runs"
 
 
 def test_a_draft_is_picked_where_it_beats_the_n_grams(built: Building) -> None:
     record = built(score=RIVALS).record
-    assert candidate(record, record.pick.candidate or "").key.is_file
-    assert candidate(record, RIVAL).live is not None
+    assert record.candidate(record.pick.candidate or "").key.is_file
+    assert record.candidate(RIVAL).live is not None
 
 
 def test_a_candidate_that_is_to_run_again_is_dealt_every_prompt(
     built: Building, record: Record
 ) -> None:
     slow = "large n_max=2"
-    assert candidate(record, slow).live is None
-    again = candidate(built(again=slow).record, slow)
+    assert record.candidate(slow).live is None
+    again = built(again=slow).record.candidate(slow)
     assert (again.live.requests, again.starts) == (16, 4)
 
 
@@ -155,15 +158,14 @@ def test_a_spent_budget_names_who_is_left_out_and_what_would_decide(built: Build
     *candidates, prompts = record.left_out
     assert prompts.candidate == "live requests of 12 of 16 prompts"
     for out in candidates:
-        one = candidate(record, out.candidate)
+        one = record.candidate(out.candidate)
         assert (one.live, one.reason) == (None, out.reason)
     pick = record.pick
+    low, high = pick.rival_low or 0.0, pick.rival_high or 0.0
     assert not pick.decided
-    assert pick.rival_low is not None
-    assert pick.rival_high is not None
-    assert pick.rival_low < 1 < pick.rival_high
+    assert low < 1 < high
     assert f"Undecided: {pick.rival} is" in pick.sentence
-    assert f"{pick.rival_low - 1:+.1%} to {pick.rival_high - 1:+.1%} faster than" in pick.sentence
+    assert f"{low - 1:+.1%} to {high - 1:+.1%} faster than" in pick.sentence
     assert pick.seconds_to_decide is not None
     assert "of live runs would decide: raise score.live_budget" in pick.sentence
 
@@ -174,33 +176,24 @@ def test_method_live_goes_the_same_way_in_groups(built: Building) -> None:
     dealt = blocks(record)
     leader = set(dealt[0]) & set(dealt[1]) - {"no draft"}
     assert leader == {record.pick.candidate}, "the leader so far is in every group"
-    assert len({*dealt[0], *dealt[1]}) == 7, "six candidates, five servers a group beside no draft"
+    assert len({*dealt[0], *dealt[1]}) == 7, "six candidates, five servers a group next to no draft"
     assert dealt[2:] == [["no draft", *leader]], "two starts of it alone say little of starts"
     assert record.pick.decided
 
 
-def test_method_live_leaves_out_what_the_budget_has_no_room_for(built: Building) -> None:
+def test_method_live_leaves_out_once_what_the_budget_has_no_room_for(built: Building) -> None:
     asked = {"method": "live", "live_budget": {"minutes": 0.3}}
     record = built(score=asked).record
     (out,) = record.left_out
     assert out.candidate == "large n_max=8"
-    assert candidate(record, out.candidate).reason == out.reason
-
-
-def test_a_candidate_is_left_out_once(built: Building) -> None:
-    rivals = ["ngram-cache", {"type": "ngram-simple", "size_n": 1, "size_m": 1}]
-    asked = {"method": "live", "live_budget": {"minutes": 0.3}, "rivals": rivals}
-    names = [one.candidate for one in built(score=asked).record.left_out]
+    assert record.candidate(out.candidate).reason == out.reason
+    names = [one.candidate for one in built(score={**asked, **RIVALS}).record.left_out]
     assert "ngram-cache" in names
     assert len(names) == len(set(names))
 
 
 def test_a_draft_over_a_limit_is_in_no_block(built: Building) -> None:
-    record = built(
-        World(),
-        pick={"subject_to": {"size_gib": 2e-6}},
-        again="large n_max=4",
-    ).record
+    record = built(pick={"subject_to": {"size_gib": 2e-6}}, again="large n_max=4").record
     assert not any(name.startswith("large") for block in blocks(record) for name in block)
     assert {e.candidate for e in record.pick.excluded} == {f"large n_max={n}" for n in (2, 4, 8)}
 
@@ -226,19 +219,16 @@ def test_two_engines_are_in_one_table_over_the_fastest_no_draft(built: Building)
     assert {c.name for c in bare} == {"no draft@one", "no draft@two"}
     assert all({c.name for c in bare} <= set(block) for block in blocks(record))
     assert sorted(c.speedup or 0.0 for c in bare)[1] == 1.0, "the fastest is what all are over"
-    winner = candidate(record, record.pick.candidate or "")
-    fastest = max(bare, key=lambda c: c.speedup or 0.0)
+    winner = record.candidate(record.pick.candidate or "")
     assert winner.live is not None
-    assert fastest.live is not None
-    assert winner.speedup is not None
-    assert winner.speedup > 1.5
+    assert (winner.speedup or 0) > 1.5
     assert {c.engine for c in record.candidates if c.live} == {"one", "two"}
     assert {f.engine for f in record.factors} <= {"one", "two"}
 
 
 def test_acceptance_is_a_count_and_no_pass_is_repeated_for_it(built: Building) -> None:
     record = built(pick={"maximize": "acceptance"}).record
-    winner = candidate(record, record.pick.candidate or "")
+    winner = record.candidate(record.pick.candidate or "")
     rates = {c.name: c.live.acceptance_rate or 0.0 for c in record.candidates if c.live and c.draft}
     assert max(rates, key=lambda name: rates[name]) == winner.name
     assert len(blocks(record)) == 4, "one pass of all prompts"
@@ -250,14 +240,16 @@ def test_where_no_draft_is_best_it_is_picked(built: Building) -> None:
     assert record.pick.candidate == "no draft"
     assert record.pick.decided
     assert "No draft is the fastest" in record.pick.sentence
-    assert all(len(block) > 1 for block in blocks(record)), "the best draft stays beside it"
+    assert all(len(block) > 1 for block in blocks(record)), "the best draft stays next to it"
     assert "the fastest draft, small n_max=2, is 0.4" in record.pick.sentence
 
 
 def test_repeats_deal_all_prompts_again_to_fresh_servers(built: Building) -> None:
-    record = built(score={"repeats": 2}).record
-    bare = candidate(record, "no draft")
+    bare = built(score={"repeats": 2}).record.candidate("no draft")
     assert (bare.live.requests, bare.starts) == (32, 8)
+    record = built(score={"repeats": 2, "live_budget": {"minutes": 0.01}}).record
+    assert record.pick.looks == 1, "the budget has no room for more"
+    assert record.left_out[-1].candidate == "live requests of 12 of 16 prompts"
 
 
 def test_live_speedups_over_those_forecast_are_the_factors(record: Record) -> None:
@@ -269,7 +261,167 @@ def test_live_speedups_over_those_forecast_are_the_factors(record: Record) -> No
     assert found.decode > 0.95
 
 
-def test_repeats_that_the_budget_has_no_room_for_are_left_out(built: Building) -> None:
-    record = built(score={"repeats": 2, "live_budget": {"minutes": 0.01}}).record
-    assert record.pick.looks == 1
-    assert record.left_out[-1].candidate == "live requests of 12 of 16 prompts"
+LAYOUT = layout()
+PROMPTS = prompt_set().prompts
+
+
+def seated(*names: str) -> list[Configuration]:
+    assert LAYOUT.baseline is not None
+    return [LAYOUT.baseline, *(c for c in LAYOUT.grid if c.name in names)]
+
+
+TWO = seated("small n_max=4", "large n_max=4")
+ALL_MODELS = TARGET.size_bytes + sum(SIZES.values())
+
+
+def request(prompt: str, wall_ms: float) -> PromptRun:
+    return PromptRun(prompt, "a", 5, 1.0, 24, wall_ms, wall_ms, None, None, None, "", "limit")
+
+
+def dealing(folder: Path, *, wall_ms: float | None = None, load_s: float = 0.0) -> Dealing:
+    """Every request forecast to take ``wall_ms``; None: nothing is known."""
+    said = [request(p.id, wall_ms) for p in PROMPTS] if wall_ms is not None else []
+    return Dealing(
+        Fabrication(folder), True, 600.0, {c.key: said for c in TWO} if said else {}, load_s
+    )
+
+
+def test_blocks_hold_every_prompt_once_and_their_part_of_every_category(tmp_path: Path) -> None:
+    made = dealing(tmp_path, wall_ms=1000)
+    found = made.blocks(PROMPTS, TWO)
+    assert len(found) == BLOCKS
+    assert Counter(p.id for block in found for p in block) == Counter(p.id for p in PROMPTS)
+    for block in found:
+        assert Counter(p.category for p in block) == {"a": 2, "b": 2}
+    assert [len(made.blocks(PROMPTS[:n], TWO)) for n in (1, 5, 6, 9, 12)] == [1, 1, 2, 3, 4]
+
+
+def test_loads_that_are_long_next_to_a_block_make_few_of_them(tmp_path: Path) -> None:
+    """16 prompts to 3 servers take 48 s, a block of four 12 s, a quarter of that 3 s."""
+    for load_s, count in ((2.9, BLOCKS), (3.1, FEW_BLOCKS)):
+        made = dealing(tmp_path, wall_ms=1000, load_s=load_s)
+        assert len(made.blocks(PROMPTS, TWO)) == count
+    turns = dealing(tmp_path, wall_ms=1000)
+    assert turns.seats == MOST_SEATS
+    turns.together = False
+    assert len(turns.blocks(PROMPTS, TWO)) == FEW_BLOCKS
+    assert turns.seats == TURN_SEATS
+
+
+def test_what_a_block_will_take_is_loads_and_requests(tmp_path: Path) -> None:
+    known = dealing(tmp_path, wall_ms=1000, load_s=2.0)
+    assert known.estimate(TWO, PROMPTS[:4]) == pytest.approx(3 * (2.0 + 4 * 1.0))
+    assert dealing(tmp_path, load_s=2.0).estimate(TWO, PROMPTS) == 6.0, "nothing is known"
+    one = Dealing(Fabrication(tmp_path), True, 600.0, {TWO[0].key: [request("p00", 500)]}, 0.0)
+    assert one.estimate(TWO, PROMPTS[:4]) == pytest.approx(3 * 2.0), "as the others' are"
+
+
+def test_once_it_ran_the_estimate_is_of_what_was_measured(tmp_path: Path) -> None:
+    made = dealing(tmp_path, wall_ms=1e6)
+    assert made.deal(TWO, PROMPTS[:4])
+    spent = sum(r.wall_ms for c in TWO for r in made.runs[c.key]) / 1000 + 3 * made.load_s
+    assert made.load_s == 0.5, "as the made-up server says"
+    assert made.spent_s() == pytest.approx(spent)
+    assert made.estimate(TWO, PROMPTS[:4]) == pytest.approx(spent)
+
+
+def test_what_was_dealt_is_kept_by_candidate(tmp_path: Path) -> None:
+    made = dealing(tmp_path)
+    bare, small, large = TWO
+    assert made.dealt(small.key) is None
+    for block in (PROMPTS[:4], PROMPTS[4:8]):
+        assert made.deal(TWO, block)
+    assert made.deal([bare, small], PROMPTS[8:])
+    found = made.dealt(large.key)
+    assert [step.block for step in found.steps] == [0, 1]
+    assert set(found.prompts) == {p.id for p in PROMPTS[:8]}
+    assert [run.block for run in made.runs[bare.key]] == [*[0] * 4, *[1] * 4, *[2] * 8]
+    assert [[run.id for run in o.runs] for o in found.outcomes(made.executor.outcomes.result)] == [
+        [p.id for p in PROMPTS[:4]],
+        [p.id for p in PROMPTS[4:8]],
+    ]
+
+
+def test_without_no_draft_the_block_counts_for_none(tmp_path: Path) -> None:
+    made = Dealing(Fabrication(tmp_path, World(dying=("no draft",))), True, 600.0, {})
+    assert not made.deal(TWO, PROMPTS[:4])
+    assert set(made.failed) == {c.key for c in TWO}
+    assert all(why.endswith("no draft: it crashed") for why in made.failed.values())
+    assert made.spent_s() == 0.0
+
+
+def test_stored_blocks_are_dealt_again_without_a_server(tmp_path: Path) -> None:
+    first, after = dealing(tmp_path), dealing(tmp_path)
+    assert first.deal(TWO, PROMPTS[:4])
+    for block in (PROMPTS[:4], PROMPTS[4:8]):
+        assert after.deal(TWO, block)
+    assert isinstance(after.executor, Fabrication)
+    assert [label.split(":")[0] for label in after.executor.asked] == ["deal block 2"]
+    for key, runs in first.runs.items():
+        assert after.runs[key][:4] == runs
+    more = seated("small n_max=4", "large n_max=4", "small n_max=8")
+    another = dealing(tmp_path)
+    assert another.deal(more, PROMPTS[:4]), "one more candidate is another dealing"
+    assert isinstance(another.executor, Fabrication)
+    assert len(another.executor.asked) == 1
+
+
+def test_a_reference_build_is_dealt_the_same_prompts_in_the_same_block(tmp_path: Path) -> None:
+    other: Any = FakeEngine("reference")
+    made = Dealing(Fabrication(tmp_path), True, 600.0, {}, load_s=2.0, reference={"bundled": other})
+    assert made.estimate(TWO, PROMPTS[:4]) == 12.0, "two servers of each candidate"
+    assert made.deal(TWO, PROMPTS[:4])
+    (step,) = made.steps
+    assert [server.engine.name for server in step.servers] == [*["bundled"] * 3, *["reference"] * 3]
+    assert [server.name for server in step.servers[3:]] == [
+        f"{c.name} on the reference build" for c in TWO
+    ]
+    for configuration in TWO:
+        mine, theirs = made.runs[configuration.key], made.on_reference[configuration.key]
+        assert [run.id for run in mine] == [run.id for run in theirs] == [p.id for p in PROMPTS[:4]]
+        found = made.dealt(configuration.key)
+        assert found.live.engine.name == "bundled"
+
+
+def test_files_that_are_mapped_are_in_memory_once() -> None:
+    several = seated("small n_max=2", "small n_max=4", "large n_max=4")
+    needed = round(ALL_MODELS / 0.9)
+    assert fit_together(several, needed + 1)
+    assert not fit_together(several, needed - 1)
+    assert fit_together(several, None), "what there is is not known"
+
+
+def placed(*, draft: bool, **changes: Any) -> list[Configuration]:
+    """TWO with ``changes`` of the target's arguments of all servers, or of the drafts'."""
+    found = []
+    for one in TWO:
+        args = replace(one.live.draft_args if draft else one.live.target_args, **changes)
+        live = replace(one.live, draft_args=args) if draft else replace(one.live, target_args=args)
+        found.append(replace(one, live=live))
+    return found
+
+
+@pytest.mark.parametrize("flag", ["--no-mmap", "-rtr", "--run-time-repack"])
+def test_weights_that_every_server_has_for_itself_count_for_every_server(flag: str) -> None:
+    own = placed(draft=False, extra=(flag,))
+    needed = 3 * TARGET.size_bytes + sum(SIZES.values())
+    assert fit_together(own, round(needed / 0.9) + 1)
+    assert not fit_together(own, round(needed / 0.9) - 1)
+    assert fit_together(TWO, round(needed / 0.9) - 1)
+
+
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize(
+    "place", [{"n_gpu_layers": 99}, {"devices": ("CUDA0",)}, {"rpc": ("host:1",)}], ids=str
+)
+def test_on_devices_and_on_other_machines_they_take_turns(
+    place: dict[str, Any], draft: bool
+) -> None:
+    assert not fit_together(placed(draft=draft, **place), None)
+
+
+def test_a_baseline_with_arguments_of_its_own_takes_turns_with_drafts() -> None:
+    own = layout(score(baseline={"args": {"threads": 7}}))
+    assert own.baseline is not None
+    assert not fit_together([own.baseline, *own.grid[:1]], None)
+    assert fit_together([own.baseline], None)

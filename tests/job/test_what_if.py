@@ -9,7 +9,6 @@ from cook.formats.quant_types import Flavour
 from cook.job.layout import Rival
 from cook.job.what_if import chain_forecast, forecasts_after, parallel_speeds, rejection
 from tests.job.fabricated import World
-from tests.job.laid_out import layout, score
 from tests.job.test_forecast import ALL, PICK, forecaster
 
 
@@ -63,13 +62,9 @@ def test_under_another_chain_only_what_was_replayed_there_is_forecast(tmp_path: 
     assert chain_forecast(nothing, chain, PICK, None).reason == "nothing could be replayed"
 
 
-def test_one_chain_asks_for_nothing_more() -> None:
-    plan = layout(score()).forecast
-    assert plan.chains == ()
-
-
-def test_n_grams_before_a_draft_leave_it_less_to_draft(tmp_path: Path) -> None:
+def test_n_grams_before_a_draft_and_drafting_meanwhile(tmp_path: Path) -> None:
     found, _ = forecaster(tmp_path)
+    assert found.plan.chains == (), "one sampling chain asks for no other text"
     draft = found.plan.drafts[0]
     settings = NgramSettings(NgramType.SIMPLE, size_n=1, size_m=1).of(Flavour.LLAMA_CPP)
     rival = Rival("ngram-simple", settings)
@@ -80,16 +75,11 @@ def test_n_grams_before_a_draft_leave_it_less_to_draft(tmp_path: Path) -> None:
         assert one.key.ngram == settings
         assert one.name == f"ngram-simple, then {alone[asked].name}"
         assert one.spent.draft_s < alone[asked].spent.draft_s
+    parallel = parallel_speeds(found, draft, [4])
+    assert len(parallel) == 2
+    usual = next(one for one in alone.values() if one.name == "small n_max=4")
+    fastest = max(s.decode_tokens_per_s for s in parallel)
+    assert fastest > (usual.figures.decode_speed or 0), "than drafting between verifications"
     failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
     assert forecasts_after(failed, failed.plan.drafts[0], rival) == []
-
-
-def test_drafting_meanwhile_is_faster_than_drafting_between(tmp_path: Path) -> None:
-    found, _ = forecaster(tmp_path)
-    draft = found.plan.drafts[0]
-    speeds = parallel_speeds(found, draft, [4])
-    assert len(speeds) == 2
-    usual = next(f for f in found.forecasts(ALL) if f.name == "small n_max=4")
-    assert max(s.decode_tokens_per_s for s in speeds) > (usual.figures.decode_speed or 0)
-    failed, _ = forecaster(tmp_path / "failed", World(failing=("draft times small",)))
     assert parallel_speeds(failed, failed.plan.drafts[0], [4]) == ()
