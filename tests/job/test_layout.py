@@ -16,29 +16,24 @@ from tests.job.fabricated import FakeEngine
 from tests.job.laid_out import layout, score
 
 
-def prompts(counts: dict[str, int]) -> list[Prompt]:
-    return [
-        Prompt(f"{category}-{i}", category, "text", "pick")
-        for category, count in counts.items()
-        for i in range(count)
-    ]
-
-
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1), st.integers(1, 5)
 )
 def test_shares_hold_every_prompt_once_and_categories_evenly(
     counts: dict[str, int], count: int
 ) -> None:
-    given_prompts = prompts(counts)
-    shares = dealt_into(given_prompts, count)
-    assert Counter(p.id for share in shares for p in share) == Counter(p.id for p in given_prompts)
+    prompts = [
+        Prompt(f"{category}-{i}", category, "text", "pick")
+        for category, number in counts.items()
+        for i in range(number)
+    ]
+    shares = dealt_into(prompts, count)
+    assert Counter(p.id for share in shares for p in share) == Counter(p.id for p in prompts)
     assert all(shares)
-    assert len(shares) == min(count, len(given_prompts)) or len(shares) < count
+    assert len(shares) == min(count, len(prompts)) or len(shares) < count
     for category in counts:
         held = [sum(p.category == category for p in share) for share in shares]
-        empty = [0] * (count - len(shares))
-        assert max(held) - min([*held, *empty]) <= 1
+        assert max(held) - min([*held, *[0] * (count - len(shares))]) <= 1
 
 
 def test_names_say_what_is_not_the_default() -> None:
@@ -52,13 +47,10 @@ P_MINS: dict[str, Any] = {"draft": {"n_max": [2, 4], "p_min": [0.5, 0.0, 0.8]}}
 
 
 def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
-    spec = score(**P_MINS)
-    ik: Any = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
-    found = layout(spec, engine=ik)
-    assert found.forecast.settings == (DraftSettings(2, 0, 0.5), DraftSettings(4, 0, 0.5))
-    assert [c.key.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
-        *found.forecast.settings
-    ]
+    found = layout(score(**P_MINS), engine=FakeEngine("ik", Flavour.IK_LLAMA_CPP))
+    settings = (DraftSettings(2, 0, 0.5), DraftSettings(4, 0, 0.5))
+    assert found.forecast.settings == settings
+    assert tuple(c.key.settings for c in found.grid if c.key.draft == "small") == settings
     assert {d.replay.rollout_steps for d in found.forecast.drafts} == {0}
 
 
@@ -72,13 +64,14 @@ def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
     assert all("rollout_floor" not in d.replay.params() for d in plain.drafts)
 
 
-def test_every_server_of_a_layout_has_every_prompt() -> None:
+def test_every_server_has_every_prompt_and_every_draft_one_replay() -> None:
     found = layout()
-    assert found.baseline is not None
     for one in (found.baseline, *found.grid):
         assert one.live.prompts == found.prompts.prompts
         assert one.live.name == one.name
     assert len({c.key for c in found.grid}) == len(found.grid) == 6
+    labels = [step.label for step in found.forecast.steps()]
+    assert len(labels) == len(set(labels)) == 1 + 3 + 3, "trace; replays, and the floor's; curves"
 
 
 def test_a_draft_that_is_left_out_is_neither_forecast_nor_run() -> None:
@@ -92,18 +85,12 @@ def test_a_draft_that_is_left_out_is_neither_forecast_nor_run() -> None:
     assert any(s.label == "replay large (bundled)" for s in found.all_steps() if s.key in gone)
 
 
-def test_one_pass_of_timings_and_one_replay_a_draft() -> None:
-    found = layout()
-    labels = [step.label for step in found.forecast.steps()]
-    assert len(labels) == len(set(labels)) == 1 + 3 + 3, "trace; replays, and the floor's; curves"
-
-
 def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:
     """It was dearer than the replay of the largest draft."""
-    laid = layout(score())
-    floor = laid.forecast.floor
-    assert floor.replay.prompts == tuple(p.id for p in laid.prompts.prompts if p.half == "pick")
-    assert {d.replay.prompts for d in laid.forecast.drafts} == {None}
-    smaller = laid.forecast.without([floor.draft.name])
-    assert smaller.floor.draft != floor.draft
-    assert smaller.floor.replay.prompts == floor.replay.prompts
+    found = layout()
+    floor = found.forecast.floor
+    assert floor.replay.prompts == tuple(p.id for p in found.prompts.prompts if p.half == "pick")
+    assert {d.replay.prompts for d in found.forecast.drafts} == {None}
+    smaller = found.forecast.without([floor.draft.name]).floor
+    assert smaller.draft != floor.draft
+    assert smaller.replay.prompts == floor.replay.prompts

@@ -1,5 +1,5 @@
 """Commands for single steps: what they say, in which order; run by a real shell, and then a build
-that finds everything stored. Every way that a key is no step's is told."""
+that finds everything stored. Every way that a key is no step's is refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,7 @@ import pytest
 
 from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import closure
-from cook.graph.step import Step
-from cook.graph.store import Artifact, Store
+from cook.graph.store import Store
 from cook.job.one_step import (
     SHOWN,
     RecipeArgs,
@@ -33,22 +33,22 @@ from cook.steps.quantize import TENSOR_KIND
 from tests.attacks.builds import SMALL, WHOLE
 from tests.builds import TINY
 from tests.job.laid_out import layout
-
-
-def planned(step: Step[Any], state: State = State.RUN) -> Planned:
-    return Planned(
-        step.label, step.kind, step.key, state, Reason.NEW, "", 0, 4.0, None, timed=step.timed
-    )
+from tests.stored import stored
 
 
 def fabricated(stored: tuple[str, ...] = ()) -> tuple[Prepared, Any]:
     """Of drafts that are there already: a trace, replays, timings; and as much of their plan as
-    commands are made of."""
+    commands are made of, where the kinds ``stored`` are."""
     laid, loaded = layout(), cast("Any", None)
-    steps = closure(laid.forecast.steps()).values()
-    states = {True: State.STORED, False: State.RUN}
-    plan = SimpleNamespace(steps=[planned(s, states[s.kind in stored]) for s in steps])
-    return Prepared(loaded, False, (laid,), ()), plan
+    steps = [
+        Planned(
+            *(s.label, s.kind, s.key, State.STORED if s.kind in stored else State.RUN),
+            *(Reason.NEW, "", 0, 4.0, None),
+            timed=s.timed,
+        )
+        for s in closure(laid.forecast.steps()).values()
+    ]
+    return Prepared(loaded, False, (laid,), ()), SimpleNamespace(steps=steps)
 
 
 ASKED = RecipeArgs(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads=3)
@@ -56,25 +56,21 @@ ASKED = RecipeArgs(Path("my recipe.yaml"), ("ik=/builds/ik; rm -rf /",), threads
 
 def test_commands_come_wave_by_wave_and_timed_ones_last() -> None:
     prepared, plan = fabricated()
-    commands = step_commands(ASKED, prepared, plan)
-    assert [c.key for c in commands] != []
-    steps = prepared.steps()
-    at = {c.key: number for number, c in enumerate(commands)}
-    for command in commands:
-        needed = [s.key for s in steps[command.key].steps() if s.key in at]
-        assert all(at[key] < at[command.key] for key in needed)
-        waves = [next(c.wave for c in commands if c.key == key) for key in needed]
-        assert command.wave == 1 + max(waves, default=0)
+    commands = {c.key: c for c in step_commands(ASKED, prepared, plan)}
+    assert commands
+    before: list[str] = []
+    for key, command in commands.items():
+        needed = [s.key for s in prepared.steps()[key].steps() if s.key in commands]
+        assert set(needed) <= set(before)
+        assert command.wave == 1 + max((commands[one].wave for one in needed), default=0)
         assert command.timed == (command.machine is not None)
-    order = [(c.wave, c.timed) for c in commands]
+        before.append(key)
+    order = [(c.wave, c.timed) for c in commands.values()]
     assert order == sorted(order)
-    assert not any(c.label.startswith("deal") for c in commands), "finalists are not known yet"
-
-
-def test_what_is_stored_is_no_command_and_begins_the_first_wave() -> None:
-    commands = step_commands(ASKED, *fabricated(stored=("trace",)))
-    assert {c.wave for c in commands} == {1}
-    assert not any(c.label.startswith("trace") for c in commands)
+    assert not any(c.label.startswith("deal") for c in commands.values()), "not known yet"
+    after = step_commands(ASKED, *fabricated(stored=("trace",)))
+    assert {c.wave for c in after} == {1}, "what is stored is no command"
+    assert not any(c.label.startswith("trace") for c in after)
 
 
 def test_a_command_is_one_line_whatever_its_parts_are_called() -> None:
@@ -97,27 +93,24 @@ def test_a_command_is_one_line_whatever_its_parts_are_called() -> None:
     )
 
 
-def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An empty COOK_HOME, and an environment in which ``cook`` is this one."""
-    shim = folder / "bin" / "cook"
+@pytest.fixture
+def sh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """``sh(script)`` in an empty COOK_HOME, where ``cook`` is this one."""
+    shim = tmp_path / "bin" / "cook"
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m cook "$@"\n')
     shim.chmod(0o755)
-    monkeypatch.setenv("COOK_HOME", str(folder / "home"))
-    root = str(Path(__file__).resolve().parents[2])
-    path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": root}
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{shim.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
 
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["/bin/sh", "-e", "-c", script]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
-def sh(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/sh", "-e", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return run
 
 
 LIVE = WHOLE + "  live_budget: {minutes: 0.05}\n"
@@ -125,29 +118,26 @@ REPLAYED = TINY.replace("method: live", "method: replay").replace("n_max: [4]", 
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("text", [LIVE, REPLAYED], ids=["live", "replayed"])
 def test_sh_runs_what_is_printed_and_a_build_finds_it_all(
-    text: str, tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, sh: Callable[[str], Any]
 ) -> None:
-    environment = home(tmp_path, monkeypatch)
     recipe = tmp_path / "r.yaml"
     recipe.write_text(text)
     asked = f"{recipe} --threads 1"
-    listed = sh(f"cook plan {asked} --commands --json", environment)
-    document = json.loads(listed.stdout)
-    keys = {command["key"] for command in document["commands"]}
+    document = json.loads(sh(f"cook plan {asked} --commands --json").stdout)
+    keys = [command["key"] for command in document["commands"]]
     assert len(keys) >= 4
-    ran = sh(f"cook plan {asked} --commands | sh -e", environment)
+    ran = sh(f"cook plan {asked} --commands | sh -e")
     assert ran.returncode == 0, ran.stderr
-    assert [Path(line).name for line in ran.stdout.splitlines()] == [
-        command["key"] for command in document["commands"]
-    ]
+    assert [Path(line).name for line in ran.stdout.splitlines()] == keys
     made = kept(tmp_path)
-    assert made.keys() == keys
-    left = sh(f"cook plan {asked} --commands", environment)
+    assert made.keys() == set(keys)
+    left = sh(f"cook plan {asked} --commands")
     assert (left.stdout, left.returncode) == ("", 0)
     assert document["finish"] == f"cook build {asked}"
-    built = sh(document["finish"], environment)
+    built = sh(document["finish"])
     assert built.returncode == 0, built.stderr
     assert made.items() <= kept(tmp_path).items(), "nothing of it ran again"
 
@@ -159,43 +149,37 @@ def kept(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("bundled")
 def test_a_step_again_runs_nothing_and_side_by_side_once(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sh: Callable[[str], Any]
 ) -> None:
-    environment = home(tmp_path, monkeypatch)
     recipe = tmp_path / "r.yaml"
     recipe.write_text(SMALL)
-    first = sh(f"cook plan {recipe} --commands", environment).stdout.splitlines()[0]
+    first = sh(f"cook plan {recipe} --commands").stdout.splitlines()[0]
     command = first.partition("#")[0]
-    both = sh(f"{command} & {command} & wait", environment)
+    both = sh(f"{command} & {command} & wait")
     assert both.stderr.count("stored already, nothing ran") == 1, both.stderr
-    again = json.loads(sh(f"{command} --json", environment).stdout)
-    assert again["ran"] is False
+    assert json.loads(sh(f"{command} --json").stdout)["ran"] is False
 
 
 @pytest.mark.engine
-def test_what_is_wrong_with_a_key_is_told(
-    tmp_path: Path,
-    bundled: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.usefixtures("bundled")
+def test_what_is_wrong_with_a_key_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home(tmp_path, monkeypatch)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     recipe = tmp_path / "r.yaml"
     recipe.write_text(SMALL)
-    asked = RecipeArgs(recipe, threads=1)
-    output = Output(Mode.QUIET)
-    prepared = asked.prepared(output)
-    steps = {s.label: s for layout in prepared.layouts for s in layout.all_steps()}
+    asked, output = RecipeArgs(recipe, threads=1), Output(Mode.QUIET)
+    layouts = asked.prepared(output).layouts
+    steps = {s.label: s for layout in layouts for s in layout.all_steps()}
     listing = f"cook plan {recipe} --threads 1 --commands"
     imatrix, quantize = steps["imatrix (bundled)"], steps["quantize A (bundled)"]
-    for key in ("abc", "imatrix", "0" * 7):
-        with pytest.raises(InputError, match="is no key of a step") as told:
+    unlike, none = "is no key of a step", "no step has the key 0123456789"
+    for key, why in (("imatrix", unlike), ("0" * 7, unlike), ("0123456789", none)):
+        with pytest.raises(InputError, match=why) as refused:
             run_step(key, asked, output)
-        assert told.value.hint == listing
-    with pytest.raises(InputError, match="no step has the key 0123456789") as told:
-        run_step("0123456789", asked, output)
-    assert told.value.hint == listing
+        assert refused.value.hint == listing
     with pytest.raises(PrerequisiteError, match=r"its input imatrix .* is not made yet") as absent:
         run_step(quantize.key, asked, output)
     assert absent.value.hint == f"cook run {imatrix.key[:SHOWN]} {recipe} --threads 1"
@@ -209,20 +193,9 @@ def test_what_is_wrong_with_a_key_is_told(
     assert "params changed" in was.value.message
 
 
-def test_steps_are_known_by_key_and_tensors_by_their_source() -> None:
+def test_steps_are_known_by_key_and_tensors_by_their_source(tmp_path: Path) -> None:
     used = UsedArtifacts(frozenset({"k"}), frozenset({"sha256:1"}))
-    step = Artifact(
-        directory=Path("s"),
-        kind="quantize",
-        key="k",
-        label="Q8_0",
-        key_parts={},
-        result={},
-        files=(),
-        seconds=1.0,
-        created="2026",
-        made_from={},
-    )
+    step = stored(Store(tmp_path), {}, key="k")
     of_it = replace(step, kind="tensor", key="t", key_parts={"inputs": {"source": "sha256:1"}})
     assert used.covers(step)
     assert not used.covers(replace(step, key="other"))

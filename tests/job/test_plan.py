@@ -27,21 +27,15 @@ def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
 
 
-def recipe(folder: Path, quants: int) -> Path:
+def recipe(folder: Path, quants: int, **score: Any) -> Path:
     types = ("Q8_0", "Q6_K", "Q5_0", "Q4_0", "Q3_K", "Q2_K")
+    target = {"source": "demo://target-q8_0.gguf", **score.pop("target", {})}
+    scored = {"prompts": "demo", "limit": 8, "draft": {"n_max": [2, 4]}, **score}
+    made = [{"name": t, "type": t} for t in types[:quants]]
+    document: dict[str, Any] = {"version": 1, "name": "r", "quants": made}
+    document["model"] = {"source": "demo://draft-f16.gguf"}
+    document["score"] = {"target": target, **scored}
     path = folder / "r.yaml"
-    document = {
-        "version": 1,
-        "name": "r",
-        "model": {"source": "demo://draft-f16.gguf"},
-        "quants": [{"name": t, "type": t} for t in types[:quants]],
-        "score": {
-            "target": {"source": "demo://target-q8_0.gguf"},
-            "prompts": "demo",
-            "limit": 8,
-            "draft": {"n_max": [2, 4]},
-        },
-    }
     path.write_text(json.dumps(document))
     return path
 
@@ -49,8 +43,7 @@ def recipe(folder: Path, quants: int) -> Path:
 def test_an_empty_store(tmp_path: Path) -> None:
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
     kinds = Counter(step.kind for step in found.steps)
-    assert kinds["trace"] == 1
-    assert kinds["quantize"] == 2
+    assert (kinds["trace"], kinds["quantize"]) == (1, 2)
     assert kinds["replay"] == 3, "one a draft, and the noise floor's"
     assert kinds["curve"] == 3, "target and drafts, one pass"
     assert kinds["deal"] == 0, "which drafts go live is not known yet"
@@ -73,28 +66,28 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
     show_plan(found, Output(Mode.HUMAN))
     shown = capsys.readouterr()
-    told = shown.err
     (titles, *phases), reads = (part.splitlines() for part in shown.out.split("\n\n"))
     assert titles.split("  ")[0] == "phase"
-    assert [line[:18].rstrip() for line in phases][:2] == [
-        "quantize the draft",
-        "PPL, KLD and memor",
-    ]
+    first = [line[:18].rstrip() for line in phases][:2]
+    assert first == ["quantize the draft", "PPL, KLD and memor"]
     assert all(" min " in line or " s " in line for line in phases), "minutes, on the first run too"
-    assert reads[0].split()[:6] == ["draft", "a", "token", "reads", "attention", "experts"]
-    assert reads[0].split()[6:] == ["shared", "output", "dense", "other"]
+    columns = ["draft", "a", "token", "reads", "attention", "experts", "shared", "output", "dense"]
+    assert reads[0].split() == [*columns, "other"]
     assert [line.split()[0] for line in reads[1:]] == ["Q8_0", "Q6_K"]
     assert max(map(len, reads)) < 80
-    assert "steps would run, about " in told
-    assert " model loads" in told
-    assert "* of two typical candidates; then, known only once predicted: " in told
-    assert "in all about " in told
-    assert "times reckoned by size and a probe of this machine" in told
-    assert "finalists: 8 prompts to 3 servers " in told
-    assert "2 starts each, 6 model loads, about " in told
-    assert re.search(r"it can decide a difference of \d\.\d % \(95%\)", told)
-    assert "score.live_budget: at most 30 minutes of live runs" in told
-    assert "of unknown length" not in told
+    for said in (
+        "steps would run, about ",
+        " model loads",
+        "* of two typical candidates; then, known only once predicted: ",
+        "in all about ",
+        "times reckoned by size and a probe of this machine",
+        "finalists: 8 prompts to 3 servers ",
+        "2 starts each, 6 model loads, about ",
+        "score.live_budget: at most 30 minutes of live runs",
+    ):
+        assert said in shown.err
+    assert re.search(r"it can decide a difference of \d\.\d % \(95%\)", shown.err)
+    assert "of unknown length" not in shown.err
 
 
 def test_a_line_a_phase_and_with_steps_a_line_a_step(
@@ -116,24 +109,17 @@ def test_the_smallest_difference_falls_with_starts(tmp_path: Path) -> None:
     """Two starts of one configuration differ by 0.8 %, whatever is dealt to them."""
     found = {}
     for limit in (4, 8, 16):
-        path = recipe(tmp_path, 2)
-        document = json.loads(path.read_text())
-        document["score"]["limit"] = limit
-        path.write_text(json.dumps(document))
+        path = recipe(tmp_path, 2, limit=limit)
         dealing = plan(prepare(path, plan_only=True)).dealing
         found[dealing.starts] = dealing.smallest_difference
     assert list(found) == [1, 2, 4]
     for starts, difference in found.items():
-        assert math.log1p(difference) == pytest.approx(
-            1.96 * START * math.sqrt(2 / starts), rel=0.01
-        )
+        expected = 1.96 * START * math.sqrt(2 / starts)
+        assert math.log1p(difference) == pytest.approx(expected, rel=0.01)
 
 
 def test_servers_with_layers_on_a_device_are_planned_in_turns(tmp_path: Path) -> None:
-    path = recipe(tmp_path, 6)
-    document = json.loads(path.read_text())
-    document["score"]["target"]["args"] = {"n_gpu_layers": 99}
-    path.write_text(json.dumps(document))
+    path = recipe(tmp_path, 6, target={"args": {"n_gpu_layers": 99}})
     dealing = plan(prepare(path, plan_only=True)).dealing
     assert not dealing.together
     assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"

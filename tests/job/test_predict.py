@@ -17,7 +17,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.speculation import DEFAULTS
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.gguf_writer import encode, encode_header, tensor_of
+from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -36,29 +36,26 @@ DRAFT = demo_dir() / "draft-f16.gguf"
 TARGET = demo_dir() / "target-q8_0.gguf"
 
 
-def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
-    path = folder / f"t{temperature:g}.trace"
+@pytest.fixture(scope="module")
+def traces(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
+    """Of four short prompts, by temperature."""
     prompts = tuple(
         Prompt(f"p{i}", "code" if i % 2 else "prose", f"def add_{i}(a, b):\n    ", "pick")
         for i in range(4)
     )
-    plan = TracePlan(prompts, 32, 512, Sampling(temperature, seed=3).applied())
-    args = ModelArgs(threads=1)
-    logs = folder / "logs"
-    with (
-        KeptWorkers(logs) as workers,
-        WorkerTarget(
-            bundled, source([TARGET]), args, 512, False, Supervisor(logs), workers
-        ) as target,
-    ):
-        record(target, plan, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def traces(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
     folder = tmp_path_factory.mktemp("traces")
-    return {t: recorded(bundled, folder, t) for t in (0.0, 0.8)}
+    logs, args = folder / "logs", ModelArgs(threads=1)
+    found = {t: folder / f"t{t:g}.trace" for t in (0.0, 0.8)}
+    for temperature, path in found.items():
+        plan = TracePlan(prompts, 32, 512, Sampling(temperature, seed=3).applied())
+        with (
+            KeptWorkers(logs) as workers,
+            WorkerTarget(
+                bundled, source([TARGET]), args, 512, False, Supervisor(logs), workers
+            ) as target,
+        ):
+            record(target, plan, path)
+    return found
 
 
 def answer(request: PredictRequest, trace: Path, *drafts: Path) -> dict[str, Any]:
@@ -69,13 +66,12 @@ def answer(request: PredictRequest, trace: Path, *drafts: Path) -> dict[str, Any
     return document
 
 
-TIMES = {"verify": "1:1.5,3:2.1,5:3.1,9:5.2", "draft_ms": 0.2, "threads": 1}
+TIMED = PredictRequest(verify="1:1.5,3:2.1,5:3.1,9:5.2", draft_ms=0.2, threads=1)
 
 
 @pytest.mark.engine
 def test_a_draft_on_a_trace(traces: dict[float, Path]) -> None:
-    typed = PredictRequest(n_max=(2, 4), p_min=(0.0, 0.5), **TIMES)  # type: ignore[arg-type]
-    found = answer(typed, traces[0.0], DRAFT)
+    found = answer(replace(TIMED, n_max=(2, 4), p_min=(0.0, 0.5)), traces[0.0], DRAFT)
     (draft,) = found["drafts"]
     rows = {(r["n_max"], r["p_min"]): r for r in draft["settings"]}
     assert set(rows) == {(2, 0.0), (4, 0.0), (2, 0.5), (4, 0.5)}
@@ -108,20 +104,6 @@ def test_rivals_need_no_draft(traces: dict[float, Path]) -> None:
     assert found["drafts"] == []
 
 
-@pytest.mark.parametrize(
-    ("rival", "told"),
-    [
-        ("ngram", "rival ngram: type"),
-        ("ngram-mod:size_n", "not KEY=NUMBER"),
-        ("ngram-mod:size_n=0", "size_n"),
-        ("all:size_n=3", "every engine's own numbers"),
-    ],
-)
-def test_a_rival_that_is_none_is_refused(rival: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        PredictRequest(rival=(rival,)).rivals  # noqa: B018
-
-
 @pytest.mark.engine
 def test_without_times_there_is_no_speed(traces: dict[float, Path]) -> None:
     found = answer(PredictRequest(n_max=(3,), threads=1), traces[0.0], DRAFT)
@@ -133,7 +115,7 @@ def test_without_times_there_is_no_speed(traces: dict[float, Path]) -> None:
 
 @pytest.mark.engine
 def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
-    found = answer(PredictRequest(n_max=(4,), **TIMES), traces[0.8], DRAFT)  # type: ignore[arg-type]
+    found = answer(replace(TIMED, n_max=(4,)), traces[0.8], DRAFT)
     draft = found["drafts"][0]
     (sampled,) = draft["rejection_sampling"]
     # exact match with a fresh sample never accepts more than the maximal coupling does
@@ -144,7 +126,7 @@ def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
 @pytest.mark.engine
 def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> None:
     """On its own text a chain's expectation is about what replay counts; both rules, with ends."""
-    request = PredictRequest(n_max=(1, 4), temperature=(0.8, 0.3), top_p=(0.95,), **TIMES)  # type: ignore[arg-type]
+    request = replace(TIMED, n_max=(1, 4), temperature=(0.8, 0.3), top_p=(0.95,))
     found = answer(request, traces[0.8], DRAFT)
     (draft,) = found["drafts"]
     rows = {(row["temperature"], row["n_max"]): row for row in draft["sampling_chains"]}
@@ -164,11 +146,7 @@ def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> No
 
 @pytest.mark.engine
 def test_rivals_before_drafts_and_drafting_beside(traces: dict[float, Path]) -> None:
-    request = PredictRequest(
-        rival=("ngram-map-k:size_n=3,size_m=8",),
-        n_max=(2, 4),
-        **TIMES,  # type: ignore[arg-type]
-    )
+    request = replace(TIMED, rival=("ngram-map-k:size_n=3,size_m=8",), n_max=(2, 4))
     found = answer(request, traces[0.0], DRAFT)
     (both,) = found["two_stage"]
     assert both["name"].startswith("ngram-map-k size_n=3 size_m=8, then draft-f16 n_max=")
@@ -196,9 +174,7 @@ def test_a_draft_that_is_no_model_is_refused_as_what_it_is(
     metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
     tensor = tensor_of("blk.0.attn_q.weight.lora_a", (4,), 0, bytes(16))
     lora = tmp_path / "lora.gguf"
-    lora.write_bytes(encode_header({k: encode(v) for k, v in metadata.items()}, [tensor]))
-    with lora.open("ab") as stream:
-        stream.write(bytes(32))
+    write_gguf_file(lora, {k: encode(v) for k, v in metadata.items()}, [tensor])
     with pytest.raises(InputError, match=r"lora\.gguf: this is a LoRA adapter, no model") as caught:
         answer(PredictRequest(n_max=(2,)), traces[0.0], lora)
     assert (
@@ -207,21 +183,19 @@ def test_a_draft_that_is_no_model_is_refused_as_what_it_is(
 
 
 def test_typed_numbers() -> None:
-    out, err = io.StringIO(), io.StringIO()
-    typed = PredictRequest(
-        token_acceptance=0.62,
-        target_ms=146,
-        draft_ms=12,
-        verify="1:146,2:170,5:220",
-        n_max=(1, 2, 3),
+    found = predict_typed(
+        PredictRequest(
+            token_acceptance=0.62,
+            target_ms=146,
+            draft_ms=12,
+            verify="1:146,2:170,5:220",
+            n_max=(1, 2, 3),
+        )
     )
-    print_prediction(typed, Output(Mode.JSON, out, err))
-    found = json.loads(out.getvalue())
-    first = found["settings"][0]
-    assert first["cycle_ms"] == pytest.approx(170 + 2 * 12)
-    assert first["acceptance_length"] == pytest.approx(1.62)
-    assert found["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
-    assert "pooled" in err.getvalue()
+    first = found.settings[0]
+    assert first.cycle_ms == pytest.approx(170 + 2 * 12)
+    assert first.acceptance_length == pytest.approx(1.62)
+    assert found.no_draft_tokens_per_s == pytest.approx(1000 / 146)
 
 
 LOGGED = PredictRequest(acceptance=102 / 168, target_ms=20.0, draft_ms=1.0)
@@ -271,9 +245,18 @@ def test_the_acceptance_of_one_token_has_a_flag_of_its_own() -> None:
         ({"acceptance": None, "token_acceptance": 0.8, "acceptance_at": 4}, "give one of them"),
         ({"acceptance": math.nan}, "between 0 and 1"),
         ({"acceptance": 62.0}, "between 0 and 1"),
+        ({"target_ms": None}, "needs the times"),
+        ({"draft_ms": None}, "needs the times"),
+        ({"profile": "vllm"}, "no profile"),
+        ({"verify": "1:0"}, "out of range"),
+        ({"verify": "1:nan"}, "out of range"),
+        ({"verify": "1:1,1:2"}, "given twice"),
+        ({"verify": "x"}, "is not TOKENS:MS"),
+        ({"verify": "2:100", "target_ms": None}, "needs the time of one token"),
+        ({"verify": "1:5"}, "two different times"),
     ],
 )
-def test_an_acceptance_that_cannot_be(changed: dict[str, Any], message: str) -> None:
+def test_numbers_that_cannot_be_or_are_missing(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         predict_typed(replace(LOGGED, **changed))
 
@@ -284,30 +267,8 @@ def test_all_or_nothing_accepted_is_no_error(ratio: float) -> None:
     assert row.acceptance_length == pytest.approx(1 + 5 * ratio)
 
 
-@pytest.mark.parametrize(
-    ("points", "target_ms"),
-    [("1:0", None), ("2:100", None), ("1:1,1:2", None), ("x", None), ("1:nan", None), ("1:5", 6.0)],
-)
-def test_bad_points_are_refused(points: str, target_ms: float | None) -> None:
-    with pytest.raises(InputError, match="--verify"):
-        _ = PredictRequest(verify=points, target_ms=target_ms).verify_curve
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        PredictRequest(acceptance=0.5, draft_ms=1.0),
-        PredictRequest(acceptance=0.5, target_ms=1.0),
-        PredictRequest(acceptance=0.5, target_ms=1.0, draft_ms=1.0, profile="vllm"),
-    ],
-)
-def test_what_is_missing_is_found(typed: PredictRequest) -> None:
-    with pytest.raises(InputError):
-        predict_typed(typed)
-
-
 def test_a_link_is_waited_for_by_every_decode() -> None:
-    near = PredictRequest(acceptance=0.6, target_ms=20.0, draft_ms=1.0, n_max=(4,))
+    near = replace(LOGGED, n_max=(4,))
     here, there = predict_typed(near), predict_typed(replace(near, link_ms=2.0))
     # Four drafted tokens and the mirror.
     assert there.settings[0].cycle_ms - here.settings[0].cycle_ms == pytest.approx(5 * 2.0)
@@ -318,22 +279,23 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
+    ("changed", "message"),
     [
-        PredictRequest(slots=(2,)),
-        PredictRequest(slots=(2,), target=TARGET, draft_ms=0.2),
-        PredictRequest(link_mbit=1000.0),
+        ({"slots": (2,)}, "--slots needs drafts"),
+        ({"slots": (2,), "target": TARGET, "draft_ms": 0.2}, "--slots needs drafts"),
+        ({"link_mbit": 1000.0}, "--link-mbit goes with"),
+        ({"drafts": ()}, "a trace and a draft"),
+        ({"trace": None}, "a trace and a draft"),
+        ({"rival": ("ngram",)}, "rival ngram: type"),
+        ({"rival": ("ngram-mod:size_n",)}, "not KEY=NUMBER"),
+        ({"rival": ("ngram-mod:size_n=0",)}, "size_n"),
+        ({"rival": ("all:size_n=3",)}, "every engine's own numbers"),
     ],
 )
-def test_slots_are_timed_here_and_a_speed_belongs_to_a_link(typed: PredictRequest) -> None:
-    whole = replace(typed, trace=Path("some.trace"), drafts=(DRAFT,))
-    with pytest.raises(InputError, match=r"slots|link"):
-        predict_on_trace(whole, Output(Mode.QUIET))
-
-
-def test_neither_trace_nor_numbers() -> None:
-    with pytest.raises(InputError, match="a trace and a draft"):
-        predict_on_trace(PredictRequest(), Output(Mode.QUIET, io.StringIO(), io.StringIO()))
+def test_options_of_a_trace_that_cannot_be(changed: dict[str, Any], message: str) -> None:
+    whole = replace(PredictRequest(trace=Path("some.trace"), drafts=(DRAFT,)), **changed)
+    with pytest.raises(InputError, match=message):
+        _ = whole.rivals, predict_on_trace(whole, Output(Mode.QUIET))
 
 
 @pytest.mark.engine

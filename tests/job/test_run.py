@@ -13,7 +13,9 @@ import pytest
 
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
+from cook.formats.naming import shards_of
 from cook.graph.store import Store
+from cook.paths import demo_dir
 from cook.record.record import Record, to_json
 from tests.builds import build
 
@@ -46,16 +48,24 @@ score:
   draft: {n_max: [2, 4], args: {threads: 1}}
   live_budget: {minutes: 0.05}
 """
-HAND_RULES = {
-    "bundled": [
-        *("--tensor-type", r"attn_(qkv|output)\.weight=q8_0"),
-        *("--tensor-type", "ffn_(gate|up)_exps=iq2_xxs"),
-        *("--tensor-type", "ffn_down_exps=q2_k"),
-        *("--tensor-type", "token_embd=q4_k"),
-        *("--tensor-type", r"^output\.weight$=q6_k"),
-        *("--tensor-type", "ffn=q3_k"),
-    ]
-}
+HAND_RULES = (
+    *("--tensor-type", r"attn_(qkv|output)\.weight=q8_0"),
+    *("--tensor-type", "ffn_(gate|up)_exps=iq2_xxs"),
+    *("--tensor-type", "ffn_down_exps=q2_k"),
+    *("--tensor-type", "token_embd=q4_k"),
+    *("--tensor-type", r"^output\.weight$=q6_k"),
+    *("--tensor-type", "ffn=q3_k"),
+)
+SPLIT = """\
+version: 1
+name: split
+model: {source: "demo://draft-f16.gguf"}
+evaluate: {corpus: "demo://data/evaluation.txt", chunks: 1, args: {threads: 1}}
+quants:
+  - {name: WHOLE, type: Q4_0, rules: [{'re:.': q4_0}]}
+  - {name: SPLIT, extends: WHOLE, split: {max_size: 1M}}
+"""
+SOURCE = demo_dir() / "draft-f16.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -64,44 +74,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recipe(home: Path) -> Path:
-    path = home / "small.yaml"
-    path.write_text(RECIPE)
-    return path
-
-
-@pytest.fixture(scope="module")
 def record(home: Path, bundled: Any) -> Record:
     """The recipe built once, into ``home``."""
     return build(home, "small", RECIPE)
 
 
-@pytest.fixture
-def _in_home(home: Path, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COOK_HOME", str(home))
+@pytest.fixture(scope="module")
+def split(
+    tmp_path_factory: pytest.TempPathFactory, bundled: Any
+) -> tuple[Record, tuple[Path, ...]]:
+    """:data:`SPLIT` built once, and the files of its second quant."""
+    record = build(tmp_path_factory.mktemp("split"), "split", SPLIT)
+    return record, shards_of(Path(str(record.drafts[1].path)))
 
 
 def test_every_figure_is_there(record: Record) -> None:
     assert [d.quant for d in record.drafts] == ["Q4_K_M", "MIXED"]
     for draft in record.drafts:
         assert draft.quality.mean_kld is not None
-        assert draft.memory_bytes is not None
-        assert draft.file_bytes is not None
-        assert draft.memory_bytes > draft.file_bytes * 0.9
+        assert (draft.memory_bytes or 0) > (draft.file_bytes or 0) * 0.9 > 0
     names = [c.name for c in record.candidates]
     assert names[0] == "no draft"
-    assert sorted(names[1:]) == [
-        "MIXED n_max=2",
-        "MIXED n_max=4",
-        "Q4_K_M n_max=2",
-        "Q4_K_M n_max=4",
-    ]
+    assert sorted(names[1:]) == [f"{d} n_max={n}" for d in ("MIXED", "Q4_K_M") for n in (2, 4)]
     for candidate in record.candidates[1:]:
         live = candidate.live
-        assert live.drafted is not None
-        assert live.accepted is not None
+        drafted, accepted = live.drafted, live.accepted
+        assert drafted is not None
+        assert accepted is not None
+        assert 0 <= accepted <= drafted
         assert live.cycles is not None
-        assert 0 <= live.accepted <= live.drafted
         assert live.requests >= 8, "8 prompts, once more where that decided nothing"
         assert live.requests % 8 == 0
         assert candidate.speedup is not None
@@ -111,10 +112,16 @@ def test_every_figure_is_there(record: Record) -> None:
     assert record.source_quality is not None
 
 
-@pytest.mark.usefixtures("_in_home")
-def test_built_again_nothing_runs(
-    recipe: Path, record: Record, capsys: pytest.CaptureFixture[str]
+def test_built_again_nothing_runs_and_of_a_changed_rule_only_its_quant(
+    record: Record,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("COOK_HOME", str(home))
+    recipe, changed = home / "small.yaml", tmp_path / "small.yaml"
+    assert list(Store(home / "store").verify()) == []
     assert main(["plan", str(recipe), "--check"]) == 0
     capsys.readouterr()
     assert main(["build", str(recipe), "--json"]) == 0
@@ -123,26 +130,14 @@ def test_built_again_nothing_runs(
     before = to_json(record)
     assert document["candidates"] == before["candidates"]
     assert document["pick"] == before["pick"]
-
-
-@pytest.mark.usefixtures("_in_home")
-def test_a_changed_rule_reruns_only_its_quant(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed = tmp_path / "small.yaml"
     changed.write_text(RECIPE.replace("attention: q8_0", "attention: q6_K"))
     assert main(["plan", str(changed), "--check", "--json"]) == 1
     steps = json.loads(capsys.readouterr().out)["steps"]
     stale = {s["label"]: s for s in steps if s["state"] == "run"}
     assert all("MIXED" in label for label in stale)
     quantize = stale["quantize MIXED (bundled)"]
-    assert quantize["reason"] == "parameters changed"
-    assert quantize["detail"] == "rules"
+    assert (quantize["reason"], quantize["detail"]) == ("parameters changed", "rules")
     assert stale["memory MIXED (bundled)"]["reason"] == "an input changed"
-
-
-def test_store_verifies(record: Record, home: Path) -> None:
-    assert list(Store(home / "store").verify()) == []
 
 
 def test_tensor_data_equal_a_hand_run_llama_quantize(
@@ -150,25 +145,19 @@ def test_tensor_data_equal_a_hand_run_llama_quantize(
 ) -> None:
     """The same rules, said in the tool's own way by hand, give the same bytes."""
     imatrix = next(a for a in Store(home / "store").entries() if a.kind == "imatrix")
-    source = read_gguf(_demo("draft-f16.gguf"))
-    for quant, ftype, rules in (
-        ("Q4_K_M", "Q4_K_M", []),
-        ("MIXED", "IQ2_XXS", HAND_RULES["bundled"]),
-    ):
+    for quant, ftype, rules in (("Q4_K_M", "Q4_K_M", ()), ("MIXED", "IQ2_XXS", HAND_RULES)):
         by_hand = tmp_path / f"{quant}.gguf"
         subprocess.run(
             [
                 str(bundled.tool("quantize")),
                 *("--imatrix", str(imatrix.file("imatrix.gguf"))),
-                *(*rules, str(source.path), str(by_hand), ftype, "1"),
+                *(*rules, str(SOURCE), str(by_hand), ftype, "1"),
             ],
             check=True,
             capture_output=True,
             env=dict(bundled.environment()),
         )
-        draft = record.draft(quant)
-        assert draft.path is not None
-        ours, theirs = read_gguf(draft.path), read_gguf(by_hand)
+        ours, theirs = read_gguf(str(record.draft(quant).path)), read_gguf(by_hand)
         assert [t.name for t in ours.tensors] == [t.name for t in theirs.tensors]
         for tensor in ours.tensors:
             assert tensor.type_name == theirs.tensor(tensor.name).type_name, tensor.name
@@ -179,7 +168,7 @@ def test_tensor_data_equal_a_hand_run_llama_quantize(
 def test_perplexity_and_kld_equal_a_hand_run(record: Record, bundled: Any, tmp_path: Path) -> None:
     base = tmp_path / "base.kld"
     tool = str(bundled.tool("perplexity"))
-    text = str(_demo("data/evaluation.txt"))
+    text = str(demo_dir() / "data/evaluation.txt")
     common = ["-c", "512", "-t", "1"]
 
     def run(last_line: bytes, *args: str) -> bytes:
@@ -194,7 +183,7 @@ def test_perplexity_and_kld_equal_a_hand_run(record: Record, bundled: Any, tmp_p
 
     first = run(
         b"Final estimate: PPL",
-        *("-m", str(_demo("draft-f16.gguf")), "-f", text, "--chunks", "4", *common),
+        *("-m", str(SOURCE), "-f", text, "--chunks", "4", *common),
         *("--kl-divergence-base", str(base)),
     )
     told = re.search(rb"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", first)
@@ -237,37 +226,60 @@ def test_one_broken_quant_does_not_stop_the_sweep(
     assert states["quantize MIXED (standin)"] == "failed"
     assert states["quantize Q4_K_M (standin)"] == "ran"
     live = {c["name"]: c["live"] is not None for c in document["candidates"]}
-    assert live == {
-        "no draft": True,
-        "Q4_K_M n_max=2": True,
-        "MIXED n_max=2": False,
-        "Q4_K_M n_max=4": True,
-        "MIXED n_max=4": False,
-    }
+    assert len(live) == 5
+    assert {name for name in live if not live[name]} == {"MIXED n_max=2", "MIXED n_max=4"}
     assert "segfault" in captured.err.lower() or "SIGSEGV" in captured.err
     assert list(Store(tmp_path / "home" / "store").verify()) == []
 
 
-def _demo(name: str) -> Path:
-    from cook.paths import demo_dir
-
-    return demo_dir() / name
-
-
 def test_the_figures_are_the_servers_own(record: Record, home: Path) -> None:
     """Sums in the record equal the sums over the stored answers of the server."""
-    store = Store(home / "store")
-    candidate = record.candidate("MIXED n_max=4")
+    live = record.candidate("MIXED n_max=4").live
     made = next(d.key for d in record.drafts if d.quant == "MIXED")
     runs = [
         run
-        for a in store.entries()
+        for a in Store(home / "store").entries()
         if a.kind == "deal"
         for server, dealt in zip(a.key_parts["params"]["servers"], a.result["dealt"], strict=True)
         if server["inputs"].get("draft") == made and server["params"]["settings"]["n_max"] == 4
         for run in dealt["outcome"]["runs"]
     ]
     assert runs
-    assert candidate.live.drafted == sum(run["draft_n"] or 0 for run in runs)
-    assert candidate.live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
-    assert candidate.live.tokens == sum(run["predicted_n"] - 1 for run in runs)
+    assert live.drafted == sum(run["draft_n"] or 0 for run in runs)
+    assert live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
+    assert live.tokens == sum(run["predicted_n"] - 1 for run in runs)
+
+
+def test_a_split_quant_is_the_same_model_in_several_files(
+    split: tuple[Record, tuple[Path, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (whole, parted), paths = split[0].drafts, split[1]
+    assert len(paths) > 2
+    assert parted.file_bytes == sum(path.stat().st_size for path in paths)
+    assert (parted.tensor_bytes, parted.types) == (whole.tensor_bytes, whole.types)
+    assert parted.quality == whole.quality is not None
+    one, several = read_gguf(str(whole.path)), read_gguf(paths[-1])
+    for tensor in one.tensors:
+        assert several.read_tensor_bytes(tensor.name) == one.read_tensor_bytes(tensor.name)
+    inspected = []
+    for path in (paths[0], paths[-1]):
+        assert main(["inspect", str(path), "--json"]) == 0
+        inspected.append(json.loads(capsys.readouterr().out))
+    assert inspected[0] == inspected[1]
+
+
+def test_gc_keeps_all_files_of_a_quant_while_a_record_names_the_first(
+    split: tuple[Record, tuple[Path, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = next(p for p in split[1][0].parents if (p / "split.yaml").exists())
+    monkeypatch.setenv("COOK_HOME", str(home))
+    assert main(["store", "gc", "--all"]) == 0
+    assert all(path.is_file() for path in split[1])
+    assert main(["store", "verify"]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(home / "split.yaml"), "--json", "--threads", "1"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    found = {s["label"]: s["state"] for s in steps if s["label"].startswith("quantize")}
+    assert found == {f"quantize {name} (bundled)": "stored" for name in ("WHOLE", "SPLIT")}

@@ -67,127 +67,101 @@ def say(
     )
 
 
+OVER = "over 10 requests, 1,000 tokens"
+RATE = "acceptance 70.0%"
+SURE = "Decided (95%): no other candidate is more than 1 % faster."
+
+
+def gain(name: str, times: float) -> str:
+    between = f"{times - 0.1:.2f} to {times + 0.1:.2f} on other such prompts"
+    return f"{name} is {times:.2f}x as fast as no draft end to end ({between}), {OVER}, {RATE}"
+
+
+ALSO = "1.30x end to end (1.20 to 1.40 on other such prompts)"
+UNSCORED = replace(LARGE, speedup=None, speedup_interval=None, decode_speedup=None)
 FORMS: dict[str, tuple[str, str]] = {
-    "decided": (
-        say(),
-        "large is 1.30x as fast as no draft end to end (1.20 to 1.40 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Decided (95%): no other candidate is more "
-        "than 1 % faster.",
-    ),
+    "decided": (say(), f"{gain('large', 1.3)}. {SURE}"),
     "may not pay elsewhere": (
         say(winner=SLOW),
-        "slow is 1.05x as fast as no draft end to end (0.95 to 1.15 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Decided on these prompts (95%): no other "
-        "candidate is more than 1 % faster.",
+        f"{gain('slow', 1.05)}. {SURE.replace('Decided', 'Decided on these prompts')}",
     ),
     "the smaller file": (
         say(winner=SMALL, leader="large"),
-        "small is 1.29x as fast as no draft end to end (1.19 to 1.39 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Decided: it is within 1 % of large, the best "
-        "(95%), and is the smaller file.",
+        f"{gain('small', 1.29)}. Decided: it is within 1 % of large, the best (95%), and is the "
+        "smaller file.",
     ),
     "no file": (
         say(DECIDED, RIVAL, NO_DRAFT, LARGE, leader="large"),
-        "ngram-mod is 1.50x as fast as no draft end to end (1.40 to 1.60 on other such prompts), "
-        "over 10 requests, 1,000 tokens, acceptance 70.0%; the fastest draft, large, is 1.30x as "
-        "fast as no draft. Decided: it is within 1 % of large, the best (95%), and needs no file.",
+        f"{gain('ngram-mod', 1.5)}; the fastest draft, large, is 1.30x as fast as no draft. "
+        "Decided: it is within 1 % of large, the best (95%), and needs no file.",
     ),
     "no draft": (
         say(DECIDED, NO_DRAFT, SLOW),
-        "No draft is the fastest, at 10.00 t/s end to end, over 10 requests, 1,000 tokens; the "
-        "fastest draft, slow, is 1.05x as fast as no draft. Decided (95%): no other candidate is "
-        "more than 1 % faster.",
+        f"No draft is the fastest, at 10.00 t/s end to end, {OVER}; the fastest draft, slow, is "
+        f"1.05x as fast as no draft. {SURE}",
     ),
     "no draft, by decoding": (
         say(DECIDED, NO_DRAFT, objective=Objective.DECODE_SPEED),
-        "No draft is the fastest, at 20.00 t/s decode, over 10 requests, 1,000 tokens; the fastest "
-        "draft, small, is 1.29x as fast as no draft. Decided (95%): no other candidate is more "
-        "than 1 % faster.",
+        f"No draft is the fastest, at 20.00 t/s decode, {OVER}; the fastest draft, small, is "
+        f"1.29x as fast as no draft. {SURE}",
     ),
     "undecided, with minutes": (
         say(OPEN, seconds_to_decide=200.0),
-        "large is 1.30x as fast as no draft end to end (1.20 to 1.40 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Undecided: small is -1.5% to +2.0% faster "
-        "than large (95%). About 3 more minutes of live runs would decide: raise "
-        "score.live_budget.",
+        f"{gain('large', 1.3)}. Undecided: small is -1.5% to +2.0% faster than large (95%). About "
+        "3 more minutes of live runs would decide: raise score.live_budget.",
     ),
     "undecided, by a forecast": (
         say(OPEN, LARGE, NO_DRAFT, UNRUN, rival="unrun"),
-        "large is 1.30x as fast as no draft end to end (1.20 to 1.40 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Undecided: unrun is by its forecast, as it "
-        "did not run, -1.5% to +2.0% faster than large (95%). More prompts would decide "
-        "(score.limit), or a wider pick.margin.",
+        f"{gain('large', 1.3)}. Undecided: unrun is by its forecast, as it did not run, -1.5% to "
+        "+2.0% faster than large (95%). More prompts would decide (score.limit), or a wider "
+        "pick.margin.",
     ),
-    "undecided, of nobody": (
+    "undecided, of no pair": (
         say(OPEN, rival=None, rival_low=None, rival_high=None),
-        "large is 1.30x as fast as no draft end to end (1.20 to 1.40 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Which candidate is best is undecided: too "
-        "little was measured.",
+        f"{gain('large', 1.3)}. Which candidate is best is undecided: too little was measured.",
     ),
     "acceptance": (
         say(objective=Objective.ACCEPTANCE),
-        "large has 70.0% of its drafted tokens accepted, 1.30x end to end (1.20 to 1.40 on other "
-        "such prompts), over 10 requests, 1,000 tokens. Decided (95%): no other candidate is more "
-        "than 1 % better.",
+        f"large has 70.0% of its drafted tokens accepted, {ALSO}, {OVER}. "
+        f"{SURE.replace('faster', 'better')}",
     ),
     "acceptance length": (
         say(objective=Objective.ACCEPTANCE_LENGTH),
-        "large comes to 1.72 tokens a cycle, 1.30x end to end (1.20 to 1.40 on other such "
-        "prompts), over 10 requests, 1,000 tokens, acceptance 70.0%. Decided (95%): no other "
-        "candidate is more than 1 % better.",
+        f"large comes to 1.72 tokens a cycle, {ALSO}, {OVER}, {RATE}. "
+        f"{SURE.replace('faster', 'better')}",
     ),
     "decoding": (
         say(objective=Objective.DECODE_SPEED),
-        "large decodes 1.50x as fast as no draft, 1.30x end to end (1.20 to 1.40 on other such "
-        "prompts), over 10 requests, 1,000 tokens, acceptance 70.0%. Decided (95%): no other "
-        "candidate is more than 1 % faster.",
+        f"large decodes 1.50x as fast as no draft, {ALSO}, {OVER}, {RATE}. {SURE}",
     ),
     "no draft did not run": (
-        say(winner=replace(LARGE, speedup=None, speedup_interval=None, decode_speedup=None)),
-        "large runs at 13.00 t/s end to end, over 10 requests, 1,000 tokens, acceptance 70.0%. "
-        "Decided (95%): no other candidate is more than 1 % faster.",
+        say(winner=UNSCORED),
+        f"large runs at 13.00 t/s end to end, {OVER}, {RATE}. {SURE}",
     ),
     "nothing ran": (
         say(winner=UNRUN),
-        "unrun is 1.20x as fast as no draft end to end, over 10 requests, 1,000 tokens, by "
-        "forecast alone, acceptance 70.0%. Decided (95%): no other candidate is more than 1 % "
-        "faster.",
+        f"unrun is 1.20x as fast as no draft end to end, {OVER}, by forecast alone, {RATE}. {SURE}",
     ),
     "the only one": (
         say(winner=replace(UNRUN, predicted=None)),
-        "unrun is the only candidate. Decided (95%): no other candidate is more than 1 % faster.",
+        f"unrun is the only candidate. {SURE}",
     ),
     "disturbed": (
         say(disturbed=0.25),
-        "large is 1.30x as fast as no draft end to end (1.20 to 1.40 on other such prompts), over "
-        "10 requests, 1,000 tokens, acceptance 70.0%. Decided (95%): no other candidate is more "
-        "than 1 % faster. Other programs were at work during 25% of the live requests: on an idle "
-        "machine `--remeasure` is surer.",
+        f"{gain('large', 1.3)}. {SURE} Other programs were at work during 25% of the live "
+        "requests: on an idle machine `--remeasure` is surer.",
     ),
+    "a little disturbed": (say(disturbed=0.1), f"{gain('large', 1.3)}. {SURE}"),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_said(form: str) -> None:
+def test_what_is_said_names_the_pick_and_brackets_two_numbers_at_most(form: str) -> None:
     said, wanted = FORMS[form]
     assert said == wanted
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_no_sentence_has_more_than_two_numbers_in_brackets(form: str) -> None:
-    sentences = re.split(r"\.(?= |$)", FORMS[form][0])
-    for sentence in sentences:
-        for bracket in re.findall(r"\(([^()]*)\)", sentence):
-            assert len(re.findall(r"\d+(?:\.\d+)?", bracket)) <= 2, sentence
-
-
-def test_a_little_disturbance_is_not_worth_a_sentence() -> None:
-    assert say(disturbed=0.1) == say()
-
-
-def test_the_pick_is_named_first() -> None:
-    for said, _ in FORMS.values():
-        assert said.startswith(("large ", "small ", "slow ", "unrun ", "ngram-mod ", "No draft "))
+    assert said.startswith(("large ", "small ", "slow ", "unrun ", "ngram-mod ", "No draft "))
+    for bracket in re.findall(r"\(([^()]*)\)", said):
+        assert len(re.findall(r"\d+(?:\.\d+)?", bracket)) <= 2
 
 
 def test_nothing_qualifies_says_why() -> None:
