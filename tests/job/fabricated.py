@@ -34,6 +34,7 @@ from cook.record.record import (
     RecountOutcome,
 )
 from cook.scoring.ngram import NgramRequest, NgramServer
+from cook.scoring.simulate import PROFILES, RULES, Positions, Simulation, simulate
 from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
@@ -41,7 +42,7 @@ from cook.steps.draft_quality import MemoryOutcome, MemoryStep
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
-from tests.traces import server_header
+from tests.traces import blank_reply, server_header
 
 EOG = 2
 EXTRA = 40
@@ -90,7 +91,7 @@ class World:
     draft_ms: Mapping[str, float] = field(default_factory=lambda: {"small": 1.0, "large": 3.0})
     target_ms: float = 20.0
     plain_ms: float | None = None
-    """Of the target where no draft has arguments of its own; None: as beside a draft."""
+    """Of the target where no draft has arguments of its own; None: as next to a draft."""
     slope: float = 0.05
     timed: float = 1.0
     """Share of the true time that every timing says."""
@@ -148,25 +149,46 @@ def _reply(index: int, prompt: Prompt, world: World) -> Reply:
     if index % 3:
         tokens[emitted - 1] = EOG
     logp = -rng.exponential(0.3, count).astype(np.float32)
-    return Reply(
-        head=ReplyHead(
-            id=prompt.id,
-            category=prompt.category,
-            half=prompt.half,
-            stop="eog" if index % 3 else "limit",
-            prompt_tokens=5 + index,
-            tokens=count,
-            emitted=emitted,
-        ),
-        prompt=np.ones(5 + index, np.int32),
-        tokens=tokens,
-        known=np.ones(count, np.bool_),
-        logp=logp,
-        chain_logp=logp,
-        logsumexp=np.zeros(count, np.float32),
-        margin=np.zeros(count, np.float32),
-        top_ids=np.zeros((count, 0), np.int32),
-        top_logp=np.zeros((count, 0), np.float32),
+    head = ReplyHead(
+        id=prompt.id,
+        category=prompt.category,
+        half=prompt.half,
+        stop="eog" if index % 3 else "limit",
+        prompt_tokens=5 + index,
+        tokens=count,
+        emitted=emitted,
+    )
+    return replace(blank_reply(head, known=True), tokens=tokens, logp=logp, chain_logp=logp)
+
+
+def seen_by(said: Mapping[str, Any], reply: Reply, n_predict: int) -> Positions:
+    """``reply`` as the draft that ``said`` these columns sees it."""
+    head, rolled = reply.head, None
+    if "rolled_position" in said:
+        rows = zip(said["rolled_position"], said["rolled_confidence"], strict=True)
+        rolled = {int(position): row for position, row in rows}
+    return Positions(
+        *(head.prompt_tokens, head.emitted, said["argmax"] == reply.tokens, said["confidence"]),
+        *(np.isin(reply.tokens, [EOG]), rolled, said.get("tail_confidence")),
+        n_predict=n_predict,
+        context=2048,
+    )
+
+
+def answered(
+    reply: Reply, ms: float, prompt_ms: float, run: Simulation | None, **more: Any
+) -> PromptRun:
+    """What a server says of a request that it decoded in ``ms``, having drafted as in ``run``."""
+    head = reply.head
+    return PromptRun(
+        *(head.id, head.category, head.prompt_tokens, prompt_ms, head.emitted, ms),
+        wall_ms=ms + prompt_ms + 2.0,
+        draft_n=run.draft_n if run else None,
+        draft_n_accepted=run.draft_n_accepted if run else None,
+        tokens=tuple(reply.tokens[: head.emitted].tolist()),
+        text="",
+        stop="limit",
+        **more,
     )
 
 
@@ -181,6 +203,7 @@ class Fabrication(Executor):
         self.prompts = prompts or prompt_set()
         self.asked: list[str] = []
         """Labels, in the order in which they were run."""
+        near_tie = Difference("p01", 3, 20, 5, 6, 0.05, None, True)
         self._makers: dict[type, Callable[[Any, Path], Any]] = {
             TraceStep: self._trace,
             ReplayStep: self._replay,
@@ -188,9 +211,11 @@ class Fabrication(Executor):
             SlotCurveStep: self._slot_curve,
             LiveStep: self._live,
             DealStep: self._deal,
-            CompareStep: self._compare,
+            CompareStep: lambda step, _: CompareOutcome(
+                len(step.live.prompts), len(step.live.prompts) - 1, (near_tie,)
+            ),
             ControlStep: lambda step, _: ControlOutcome(step.width, 100, 2, 0.01, 0.1, 0.3, 0.05),
-            RecountStep: self._recount,
+            RecountStep: lambda *_: RecountOutcome(4, 4, 100, 70, 101, 70),
             MemoryStep: lambda step, _: MemoryOutcome(step.model.size_bytes, 200, 100, ("fit",)),
         }
 
@@ -339,73 +364,36 @@ class Fabrication(Executor):
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
         """Counted as the engine counts; steps priced as timed, with the overhead on top."""
-        from cook.scoring.simulate import PROFILES, RULES, Positions, simulate
-
-        profile = PROFILES[step.engine.flavour]
-
+        world, rules = self.world, RULES[PROFILES[step.engine.flavour]]
         numbers = {prompt.id: index for index, prompt in enumerate(self.prompts.prompts)}
         runs = []
         server, warm_up = self._warmed(step)
         for prompt in step.prompts:
-            reply = _reply(numbers[prompt.id], prompt, self.world)
-            head = reply.head
-            drafted = accepted = None
-            steps = head.emitted - 1
-            ms = 0.0
+            reply = _reply(numbers[prompt.id], prompt, world)
+            head, run, ms = reply.head, None, 0.0
             if step.settings is not None:
                 name = step.name.split(" ")[0]
-                said = self.columns(name, reply, "", 16)
-                rolled = zip(said["rolled_position"], said["rolled_confidence"], strict=True)
-                positions = Positions(
-                    head.prompt_tokens,
-                    head.emitted,
-                    said["argmax"] == reply.tokens,
-                    said["confidence"],
-                    np.isin(reply.tokens, [EOG]),
-                    {int(position): row for position, row in rolled},
-                    said["tail_confidence"],
-                    n_predict=step.max_tokens,
-                    context=step.context,
-                )
-                run = simulate(positions, step.settings, profile)
-                drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
-                decodes = run.decodes.sum() + (
-                    steps if RULES[profile].mirrors else run.catch_up.sum()
-                )
-                ms += float(decodes) * self.world.draft_ms[name]
-                if RULES[profile].reads_late:
-                    ms += 1000 * self.prompt_s(self.world.draft_ms[name], head.prompt_tokens)
+                positions = seen_by(self.columns(name, reply, "", 16), reply, step.max_tokens)
+                run = simulate(positions, step.settings, PROFILES[step.engine.flavour])
+                mirrored = run.steps if rules.mirrors else run.catch_up.sum()
+                ms += float(run.decodes.sum() + mirrored) * world.draft_ms[name]
+                if rules.reads_late:
+                    ms += 1000 * self.prompt_s(world.draft_ms[name], head.prompt_tokens)
             if server is not None:
                 asked = reply.prompt, reply.tokens, head.emitted
                 run = server.answer(
                     NgramRequest(*asked, frozenset({EOG}), step.max_tokens, step.context)
                 )
-                drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
-            ms += steps * (self.world.target_ms + self.world.overhead_ms)
-            ms += (drafted or 0) * self.world.slope * self.world.target_ms
-            prefill = head.prompt_tokens * 0.8
+            steps = run.steps if run is not None else head.emitted - 1
+            ms += steps * (world.target_ms + world.overhead_ms)
+            ms += (run.draft_n if run is not None else 0) * world.slope * world.target_ms
             seed = seed_of(step.name, prompt.id, step.repeat, len(self.asked))
             noise = np.random.default_rng(seed).normal(1, 0.01)
-            runs.append(
-                PromptRun(
-                    id=prompt.id,
-                    category=prompt.category,
-                    prompt_n=head.prompt_tokens,
-                    prompt_ms=prefill,
-                    predicted_n=head.emitted,
-                    predicted_ms=ms * noise,
-                    wall_ms=ms * noise + prefill + 2.0,
-                    draft_n=drafted,
-                    draft_n_accepted=accepted,
-                    tokens=tuple(reply.tokens[: head.emitted].tolist()),
-                    text="",
-                    stop="limit",
-                )
-            )
-        command = ("llama-server", "-m", "/models/target.gguf")
+            runs.append(answered(reply, ms * noise, head.prompt_tokens * 0.8, run))
         busy_s = sum(run.wall_ms for run in runs) / 1000 / step.slots**0.5
         return LiveOutcome(
-            *(tuple(runs), 0.5, 4000 + len(runs), command, self.others(step)),
+            *(tuple(runs), 0.5, 4000 + len(runs)),
+            *(("llama-server", "-m", "/models/target.gguf"), self.others(step)),
             warm_up=warm_up,
             busy_s=busy_s if step.slots > 1 else None,
         )
@@ -416,24 +404,8 @@ class Fabrication(Executor):
         """A server that drafts without a file, and what it was warmed up with."""
         if step.ngram is None:
             return None, None
-        flavour = step.engine.flavour
-        server = NgramServer(step.ngram, flavour)
+        server = NgramServer(step.ngram, step.engine.flavour)
         prompt, reply = (3, 4, 5, 6, 7, 3, 4, 5), (6, 7, 3, 4)
         ids, said = np.array(prompt, np.int32), np.array(reply, np.int32)
         server.answer(NgramRequest(ids, said, len(reply), frozenset({EOG}), 16, step.context))
         return server, (prompt, reply)
-
-    def _compare(self, step: CompareStep, _: Path) -> CompareOutcome:
-        count = len(step.live.prompts)
-        differing = Difference("p01", 3, 20, 5, 6, 0.05, None, True)
-        return CompareOutcome(count, count - 1, (differing,))
-
-    def _recount(self, step: RecountStep, _: Path) -> RecountOutcome:
-        return RecountOutcome(
-            requests=4,
-            exact=4,
-            live_drafted=100,
-            live_accepted=70,
-            replay_drafted=101,
-            replay_accepted=70,
-        )

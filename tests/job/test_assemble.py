@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,6 @@ from cook.job.run import Built
 from cook.paths import demo_dir
 from cook.recipe.schema import SubjectToSpec as Limits
 from cook.record.record import (
-    Candidate,
     ImatrixCoverage,
     Objective,
     PromptFigures,
@@ -80,6 +79,7 @@ def test_every_candidate_is_there_those_that_ran_live_first(record: Record) -> N
 def test_live_figures_are_sums_over_the_stored_blocks(made_up: Built) -> None:
     record, home = made_up.record, made_up.path.parents[2]
     winner = record.candidate(record.pick.candidate or "")
+    assert winner is not None
     outcomes = [
         one.outcome
         for a in sorted(Store(home / "store").entries(), key=lambda a: a.label)
@@ -103,12 +103,10 @@ def test_live_figures_are_sums_over_the_stored_blocks(made_up: Built) -> None:
     assert read_record(home / "records" / "made-up.json") == record
 
 
-def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
+def moved_speedup(candidate: Any, bare: Any) -> float:
     """By the record's columns: of common requests, moved by the forecasts to all prompts."""
-    both, theirs = (
-        set(zip(c.prompts.ids, c.prompts.block, strict=True)) for c in (candidate, bare)
-    )
-    both &= theirs
+    columns = [set(zip(c.prompts.ids, c.prompts.block, strict=True)) for c in (candidate, bare)]
+    both = columns[0] & columns[1]
 
     def speed(found: PromptFigures, kept: Callable[[str, int], bool]) -> float:
         blocks = found.block or (0,) * len(found.ids)
@@ -116,18 +114,14 @@ def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
         tokens, ms = zip(*((n, t) for name, b, n, t in rows if kept(name, b)), strict=True)
         return float(sum(tokens) / sum(ms))
 
-    def ratio(which: str, kept: Callable[[str, int], bool]) -> float:
-        mine, others = (
-            c.prompts if which == "live" else c.predicted.prompts for c in (candidate, bare)
+    def forecast(ids: Collection[str]) -> float:
+        mine, theirs = (
+            speed(c.predicted.prompts, lambda n, _: n in ids) for c in (candidate, bare)
         )
-        return speed(mine, kept) / speed(others, kept)
+        return mine / theirs
 
-    live, ids = ratio("live", lambda n, b: (n, b) in both), {name for name, _ in both}
-    return (
-        live
-        * ratio("said", lambda n, _: n in bare.prompts.ids)
-        / ratio("said", lambda n, _: n in ids)
-    )
+    mine, theirs = (speed(c.prompts, lambda n, b: (n, b) in both) for c in (candidate, bare))
+    return mine / theirs * forecast(bare.prompts.ids) / forecast({name for name, _ in both})
 
 
 def test_speedups_are_of_the_same_requests_of_no_draft(record: Record) -> None:
@@ -150,6 +144,7 @@ def test_speedups_are_of_the_same_requests_of_no_draft(record: Record) -> None:
 def test_a_prediction_is_held_against_its_live_requests(record: Record) -> None:
     for candidate in record.candidates:
         found, live = candidate.predicted, candidate.live
+        assert found is not None, "every draft was replayed and timed"
         assert len(found.prompts.ids) == 16, "every prompt"
         spent = found.verify_s + found.draft_s + found.mirror_s + found.sample_s
         assert spent == pytest.approx(found.figures.decode_ms / 1000)
@@ -224,7 +219,7 @@ def test_checks_that_failed_say_so_and_the_control_fails_no_build(built: Buildin
 def test_where_nothing_is_predicted_everything_runs_live(built: Building) -> None:
     record = built(World(failing=("replay",))).record
     assert all(c.live is not None and c.predicted is None for c in record.candidates)
-    assert record.noise == record.factors == ()
+    assert (record.noise, record.factors) == ((), ())
     assert record.pick.candidate is not None
 
 
@@ -332,7 +327,8 @@ def test_every_draft_keeps_its_replayed_acceptance(record: Record) -> None:
         seen, said = map(dict, counts)
         assert seen == said
         assert len(seen) == 16, "every prompt"
-    assert list(replayed_prompts([layout().forecast], Outcomes())) == [], "nothing has run"
+    plan: Any = layout().forecast
+    assert list(replayed_prompts([plan], Outcomes())) == [], "nothing has run"
 
 
 def covered(
@@ -346,8 +342,8 @@ def covered(
         values = np.ones((len(seen), width), dtype=np.float32) * (seen[:, None] > 0)
         matrix[name] = ImatrixEntry(values, seen)
     write_gguf(Imatrix(matrix, ("text",), 7, 512, "gguf"), path)
-    counts: Any = {"entries": 3, "experts_total": 8, "experts_covered": 7, "skipped": skipped}
-    result = ImatrixOutcome(7, 4.0, 0.1, 1.0, 1, (), **counts)
+    more: Any = {"entries": 3, "experts_total": 8, "experts_covered": 7, "skipped": skipped}
+    result = ImatrixOutcome(7, 4.0, 0.1, 1.0, 1, (), **more)
     engine = SimpleNamespace(flavour=Flavour.LLAMA_CPP)
     model = SimpleNamespace(path=FILE)
     step: Any = SimpleNamespace(
@@ -443,7 +439,13 @@ def test_drafts_over_a_limit_displace_no_other_and_never_run(
         draft_ms={**dict.fromkeys(good, 1.0), **dict.fromkeys(over, 0.2)},
     )
     score = {"method": method, "live_budget": {"minutes": 600}}
-    record = built(world, sizes={**good, **over}, score=score, pick={"subject_to": limit}).record
+    record = built(
+        world,
+        sizes={**good, **over},
+        score=score,
+        pick={"subject_to": limit},
+        again="big n_max=4",
+    ).record
     assert (record.pick.candidate or "").split(" ")[0] in good
     ran = [s.label for s in record.steps if s.state != "not run"]
     assert {f"memory {name} (bundled)" for name in over} == {

@@ -48,6 +48,7 @@ def test_counts_of_a_server_are_simulated_from_its_own_start(tmp_path: Path, sha
     assert found.live_drafted == found.replay_drafted > 0
     assert found.live_accepted == found.replay_accepted
     assert found.passed
+    assert key.ngram is not None
     other = replace(key, ngram=replace(key.ngram, size_m=3))
     found = rival_counts(other, steps, forecaster)
     assert found.exact < found.requests, "the numbers are not the server's"

@@ -18,7 +18,7 @@ from cook.job.count_accuracy import acceptance_deviation
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
-from cook.record.record import Record
+from cook.record.record import Figures, Record
 from cook.scoring.simulate import simulate
 from cook.steps import checks
 from cook.steps.deal import DealStep
@@ -92,12 +92,11 @@ def record(folder: Path, bundled: Any) -> Record:
 def by_request(record: Record, draft: str, n_max: int, live: bool) -> dict[str, tuple[int, int]]:
     """(drafted, accepted) by prompt, live or predicted, at p_min 0; of one dealt again the last."""
     (found,) = [
-        c.prompts if live else c.predicted.prompts if c.predicted else None
+        c.prompts if live else c.predicted.prompts
         for c in record.candidates
         if c.draft == draft and c.settings
         if (c.settings.n_max, c.settings.p_min) == (n_max, 0.0)
     ]
-    assert found is not None
     counted = zip(found.ids, found.drafted, found.accepted, strict=True)
     return {id: (drafted or 0, accepted or 0) for id, drafted, accepted in counted}
 
@@ -111,17 +110,37 @@ def counts(record: Record, draft: str) -> dict[int, tuple[int, int]]:
     }
 
 
+def rate(counted: tuple[int, int]) -> float:
+    """Of (drafted, accepted)."""
+    return counted[1] / counted[0]
+
+
+def predicted(record: Record) -> dict[tuple[str | None, int, float], Figures]:
+    """By draft, n_max and p_min."""
+    return {
+        (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
+        for c in record.candidates
+        if c.settings and c.predicted
+    }
+
+
+def laid_out(path: Path, text: str, engine: str = "bundled") -> Any:
+    """The layout of the recipe ``text``, written to ``path``."""
+    path.write_text(text)
+    (layout,) = prepare(path, engines=[engine]).layouts
+    return layout
+
+
 @pytest.mark.engine
 def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
     own, alone = counts(record, "own"), counts(record, "alone")
     assert set(own) == set(alone) == {1, 2, 4}
     # One head, two places. Of a prompt that was dealt again the first draft begins on another row.
-    for n_max, (drafted, accepted) in own.items():
-        assert accepted / drafted == pytest.approx(alone[n_max][1] / alone[n_max][0], abs=0.01)
-    drafted, accepted = own[1]
-    assert drafted > 200
-    assert accepted > 0.3 * drafted
-    assert counts(record, "q8")[1][1] > 0.3 * counts(record, "q8")[1][0]
+    for n_max, counted in own.items():
+        assert rate(counted) == pytest.approx(rate(alone[n_max]), abs=0.01)
+    assert own[1][0] > 200
+    assert rate(own[1]) > 0.3
+    assert rate(counts(record, "q8")[1]) > 0.3
     by_name = {c.name: c for c in record.candidates}
     inside, beside = by_name["own n_max=2"], by_name["alone n_max=2"]
     for candidate in (inside, beside):
@@ -133,15 +152,13 @@ def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
 
 
 @pytest.mark.engine
-def test_the_own_head_is_as_large_as_its_tensors(record: Record, folder: Path) -> None:
+def test_the_own_head_is_as_large_as_its_tensors_and_a_broken_one_is_named(
+    record: Record, folder: Path
+) -> None:
     own, alone = record.draft("own"), record.draft("alone")
     block = [t for t in read_gguf(folder / "whole.gguf").tensors if t.name.startswith("blk.2.")]
     assert own.file_bytes == own.tensor_bytes == sum(t.size_bytes or 0 for t in block)
     assert alone.file_bytes == (folder / "head.gguf").stat().st_size
-
-
-@pytest.mark.engine
-def test_a_broken_head_is_named(record: Record) -> None:
     (warning,) = [w for w in record.warnings if "broken head" in w]
     assert warning.startswith("zeroed: a broken head: ")
 
@@ -187,11 +204,7 @@ def replayed(folder: Path, bundled: Any) -> Record:
 @pytest.mark.engine
 def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> None:
     """Its own q8_0 drafts as one made of f32; a type of two bits has data for every matrix."""
-    found = {
-        (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
-        for c in replayed.candidates
-        if c.settings and c.predicted
-    }
+    found = predicted(replayed)
     for n_max in (1, 2, 4):
         mine, ready = found["made-q8", n_max, 0.0], found["q8", n_max, 0.0]
         assert mine.acceptance_rate == pytest.approx(ready.acceptance_rate, abs=0.03)
@@ -199,13 +212,10 @@ def test_a_recipe_makes_quants_of_the_head(replayed: Record, folder: Path) -> No
     # Random weights are not made for so few bits: what followed a token before is a better guess.
     (reason,) = {c.reason for c in replayed.candidates if c.draft == "made-xxs"}
     assert "of too few bits" in (reason or "")
-    low = replayed.draft("made-xxs")
-    assert low.path is not None
-    file = read_gguf(low.path)
+    file = read_gguf(str(replayed.draft("made-xxs").path))
     assert {t.name.split(".")[1] for t in file.tensors if t.name.startswith("blk.")} == {"2"}
     assert file.tensor("blk.2.attn_q.weight").type_name == "q4_0"
     assert file.tensor("blk.2.ffn_up_exps.weight").type_name == "iq2_xxs"
-    assert replayed.imatrix is not None
     assert (replayed.imatrix.skipped_count, replayed.imatrix.experts_total) == (0, 24)
     labels = [step.label for step in replayed.steps]
     assert "imatrix of the head (bundled)" in labels
@@ -226,11 +236,7 @@ def test_a_replay_counts_as_the_server_does(record: Record, replayed: Record) ->
             assert equal >= (4 if draft == "q8" else 8), f"{draft}, {n_max}"
         (drafted, accepted), (simulated, right) = sums
         assert accepted / drafted == pytest.approx(right / simulated, abs=0.01)
-    found = {
-        (c.draft, c.settings.n_max, c.settings.p_min): c.predicted.figures
-        for c in replayed.candidates
-        if c.settings and c.predicted
-    }
+    found = predicted(replayed)
     for n_max in (1, 2, 4):
         for p_min in (0.0, 0.3):
             inside, beside = (found[name, n_max, p_min] for name in ("own", "alone"))
@@ -264,22 +270,17 @@ def test_sampled_text_is_forecast(folder: Path, bundled: Any) -> None:
     texts = (f"Say {i * i} and then some more words, {i}:" for i in range(30))
     lines = [{"id": f"p{i}", "category": "text", "prompt": t} for i, t in enumerate(texts)]
     prompts.write_text("\n".join(map(json.dumps, lines)) + "\n")
-    path = folder / "sampled.yaml"
     text = by_replay(folder, OWN, "sampled", "n_max: 2, ").replace("prompts.jsonl", prompts.name)
-    path.write_text(text + "  sampling: {temperature: 0.6}\n")
-    (layout,) = prepare(path, engines=["bundled"]).layouts
+    layout = laid_out(folder / "sampled.yaml", text + "  sampling: {temperature: 0.6}\n")
     plan, (server,) = layout.forecast, layout.grid
-    assert plan is not None
-    assert server.key.settings is not None
     deal = DealStep((server.live,), 0, together=False)
     with executor(folder / "sampled") as running:
         outcomes = running.run([plan.trace, plan.heads[0].replay, deal])
     assert not outcomes.failures
     seen = Forecaster(plan, outcomes).texts(plan.heads[0])
-    dealt = outcomes.result(deal)
-    assert dealt is not None
-    live = [(run.draft_n or 0, run.draft_n_accepted or 0) for run in dealt.runs]
-    runs = [simulate(seen[run.id], server.key.settings, plan.profile) for run in dealt.runs]
+    dealt = outcomes.result(deal).runs
+    live = [(run.draft_n or 0, run.draft_n_accepted or 0) for run in dealt]
+    runs = [simulate(seen[run.id], server.key.settings, plan.profile) for run in dealt]
     replayed = [(run.draft_n, run.draft_n_accepted) for run in runs]
     assert live != replayed
     rates = [accepted / drafted for drafted, accepted in np.sum([live, replayed], axis=1)]
@@ -297,13 +298,9 @@ def test_a_head_behind_ngrams_counts_as_the_server_does(
     by the request before, which is another one in the trace."""
     monkeypatch.setattr(checks, "REQUESTS", 12)
     stage = "n_max: [2, 4], after: [{type: ngram-mod, size_n: 4, n_min: 2, n_max: 8}], "
-    path = folder / "two.yaml"
-    path.write_text(by_replay(folder, OWN, "two", stage))
-    (layout,) = prepare(path, engines=["bundled"]).layouts
-    assert layout.forecast is not None
-    assert layout.baseline is not None
+    layout = laid_out(folder / "two.yaml", by_replay(folder, OWN, "two", stage))
     grid = {c.key: c for c in layout.grid if c.key.ngram is not None}
-    assert [key.settings.n_max for key in grid if key.settings] == [2, 4]
+    assert [key.settings.n_max for key in grid] == [2, 4]
     with executor(folder / "two") as running:
         running.run(layout.forecast.steps())
         assert not running.outcomes.failures
@@ -315,15 +312,13 @@ def test_a_head_behind_ngrams_counts_as_the_server_does(
             dealt = dealing.dealt(key)
             assert dealt is not None, dealing.failed
             recount = layout.checks(grid[key], dealt, None).counts
-            assert recount is not None
             counts = running.run([recount]).result(recount)
-            assert counts is not None
             assert counts.exact == counts.requests == 12
-            rate = counts.live_accepted / counts.live_drafted
-            assert counts.replay_accepted / counts.replay_drafted == pytest.approx(rate, abs=0.01)
+            live = rate((counts.live_drafted, counts.live_accepted))
+            replay = rate((counts.replay_drafted, counts.replay_accepted))
+            assert replay == pytest.approx(live, abs=0.01)
             alone = forecasts[replace(key, draft="own", ngram=None)]
-            both = (forecasts[key].figures.drafted, alone.figures.drafted)
-            assert both[0] != both[1], "n-grams draft"
+            assert forecasts[key].figures.drafted != alone.figures.drafted, "n-grams draft"
 
 
 @pytest.mark.engine
@@ -342,31 +337,31 @@ def test_a_head_is_forecast_in_parallel(folder: Path, bundled: Any) -> None:
 
 @pytest.mark.engine
 def test_a_broken_head_is_dropped_before_it_runs(replayed: Record) -> None:
-    reasons = {c.reason for c in replayed.candidates if c.draft == "zeroed"}
-    assert len(reasons) == 1
-    assert (reasons.pop() or "").startswith("a broken head: ")
-    assert all(c.live is None for c in replayed.candidates if c.draft == "zeroed")
+    zeroed = [c for c in replayed.candidates if c.draft == "zeroed"]
+    (reason,) = {c.reason for c in zeroed}
+    assert (reason or "").startswith("a broken head: ")
+    assert all(c.live is None for c in zeroed)
+
+
+def of_another_time(monkeypatch: pytest.MonkeyPatch, flavour: Flavour) -> None:
+    """The libraries of ``flavour`` have none of the functions for heads that cook knows."""
+    monkeypatch.setitem(lay_score._ROWS_OF_HEADS, flavour, b"of another time")
+    monkeypatch.setattr(lay_score, "_gives_rows", lay_score._gives_rows.__wrapped__)
 
 
 @pytest.mark.engine
 def test_a_build_without_the_functions_runs_heads_live(
     folder: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = folder / "replay.yaml"
-    path.write_text(by_replay(folder, OWN, "replay"))
-    (layout,) = prepare(path, engines=["bundled"]).layouts
-    assert layout.forecast is not None
+    text = by_replay(folder, OWN, "replay")
+    layout = laid_out(folder / "replay.yaml", text)
     assert [head.draft.name for head in layout.forecast.heads] == ["own"]
     assert layout.warnings == ()
-    monkeypatch.setitem(lay_score._ROWS_OF_HEADS, Flavour.LLAMA_CPP, b"of another time")
-    lay_score._gives_rows.cache_clear()
-    (layout,) = prepare(path, engines=["bundled"]).layouts
-    lay_score._gives_rows.cache_clear()
+    of_another_time(monkeypatch, Flavour.LLAMA_CPP)
+    layout = laid_out(folder / "replay.yaml", text)
     assert layout.forecast is None
-    (warning,) = layout.warnings
-    assert warning == (
-        "own: live only: the library of bundled has no functions for heads that cook knows"
-    )
+    why = "the library of bundled has no functions for heads that cook knows"
+    assert layout.warnings == (f"own: live only: {why}",)
     assert [c.key.settings.n_max for c in layout.grid] == [1, 2, 4]
 
 
@@ -383,10 +378,9 @@ def test_what_is_of_models_is_not_asked_of_heads(
     assert "own is a head, which is taken as it is: `experts` is of models" in printed
     assert "alone is a head, which is taken as it is: `output` is of models" in printed
     # KV cache types are of heads as well.
-    path.write_text(by_replay(folder, OWN, "shapes", "n_max: 2, cache_types: [f16, q8_0], "))
-    (layout,) = prepare(path, engines=["bundled"]).layouts
-    kinds = [one.live.draft_args.cache_type_k for one in layout.grid]
-    assert kinds == ["f16", "q8_0"]
+    kinds = "n_max: 2, cache_types: [f16, q8_0], "
+    layout = laid_out(path, by_replay(folder, OWN, "shapes", kinds))
+    assert [one.live.draft_args.cache_type_k for one in layout.grid] == ["f16", "q8_0"]
     assert [one.name for one in layout.grid] == ["own n_max=2 kv=f16", "own n_max=2 kv=q8_0"]
     assert [head.cache_type for head in layout.forecast.heads] == ["f16", "q8_0"]
 
@@ -400,7 +394,7 @@ def test_ik_runs_the_own_head_and_no_other(
     found = build(folder / "ik", "heads", recipe(folder, OWN), *on_ik)
     own = counts(found, "own")
     assert set(own) == {1, 2, 4}
-    assert own[1][1] > 0.3 * own[1][0]
+    assert rate(own[1]) > 0.3
     assert not any("reading of the prompt" in warning for warning in found.warnings)
     monkeypatch.setenv("COOK_HOME", str(folder / "ik"))
     path = folder / "ik" / "alone.yaml"
@@ -410,42 +404,33 @@ def test_ik_runs_the_own_head_and_no_other(
     # By replay: the same counts, and p_min, which ends a head's drafts there.
     text = by_replay(folder, OWN, "replay", "n_max: [1, 2, 4], p_min: [0, 0.3], ")
     forecast = build(folder / "ik", "replay", text.replace("minutes: 5", "minutes: 0.1"), *on_ik)
-    of = {
-        (c.settings.n_max, c.settings.p_min): c.predicted.figures
-        for c in forecast.candidates
-        if c.settings and c.predicted
-    }
+    of = predicted(forecast)
     assert len(of) == 6
-    for n_max, (drafted, accepted) in own.items():
-        assert accepted / drafted == pytest.approx(of[n_max, 0.0].acceptance_rate, abs=0.01)
-        assert (of[n_max, 0.0].end_to_end_speed or 0) > 0
-    assert (of[4, 0.3].drafted or 0) < (of[4, 0.0].drafted or 0)
+    for n_max, counted in own.items():
+        always = of["own", n_max, 0.0]
+        assert rate(counted) == pytest.approx(always.acceptance_rate, abs=0.01)
+        assert (always.end_to_end_speed or 0) > 0
+    assert (of["own", 4, 0.3].drafted or 0) < (of["own", 4, 0.0].drafted or 0)
 
 
 @pytest.mark.ik
 def test_what_ik_does_not_replay_says_why(
     folder: Path, ik_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = folder / "unlike.yaml"
+    def warnings(draft: str) -> list[str]:
+        text, engine = by_replay(folder, OWN, "unlike", draft), Path(ik_engine.facts.bin_dir)
+        layout = laid_out(folder / "unlike.yaml", text, f"ik={engine}")
+        return [w for w in layout.warnings if "live only" in w]
 
-    def warnings(draft: str) -> tuple[str, ...]:
-        path.write_text(by_replay(folder, OWN, "unlike", draft))
-        (layout,) = prepare(path, engines=[f"ik={Path(ik_engine.facts.bin_dir)}"]).layouts
-        return tuple(w for w in layout.warnings if "live only" in w)
-
-    assert warnings("n_max: 4, p_min: [0, 0.3], ") == ()
-    (hole,) = warnings("n_max: 4, n_min: 2, p_min: 0.3, ")
-    assert hole == (
-        "own: live only: where n_min discards a draft, ik's head misses what is decoded next"
-    )
+    assert warnings("n_max: 4, p_min: [0, 0.3], ") == []
+    why = "where n_min discards a draft, ik's head misses what is decoded next"
+    assert warnings("n_max: 4, n_min: 2, p_min: 0.3, ") == [f"own: live only: {why}"]
     monkeypatch.setattr(lay_score, "_REPLAYED_ON_IK", ())
-    (unknown,) = warnings("n_max: 4, ")
-    assert unknown == "own: live only: heads of glm4moe are not replayed on ik_llama.cpp"
+    why = "heads of glm4moe are not replayed on ik_llama.cpp"
+    assert warnings("n_max: 4, ") == [f"own: live only: {why}"]
     monkeypatch.undo()
-    monkeypatch.setitem(lay_score._ROWS_OF_HEADS, Flavour.IK_LLAMA_CPP, b"of another time")
-    lay_score._gives_rows.cache_clear()
+    of_another_time(monkeypatch, Flavour.IK_LLAMA_CPP)
     (missing,) = warnings("n_max: 4, ")
-    lay_score._gives_rows.cache_clear()
     assert missing.endswith("has no functions for heads that cook knows")
 
 
@@ -461,10 +446,9 @@ def test_ik_runs_quants_of_a_head_inside_of_copies(
     found = build(folder / "copies", "copies", text, "--engine", engine)
     own, made = counts(found, "own")[2], counts(found, "made-q8")[2]
     assert made[0] > 200
-    assert made[1] / made[0] == pytest.approx(own[1] / own[0], abs=0.05)
+    assert rate(made) == pytest.approx(rate(own), abs=0.05)
     assert [w for w in found.warnings if "1 copies of whole.gguf" in w]
-    path = found.draft("made-q8").path
-    assert path is not None
+    path = str(found.draft("made-q8").path)
     file, target = read_gguf(path), read_gguf(folder / "whole.gguf")
     for tensor in target.tensors:
         if tensor.name.startswith("blk.2.") and "exps" in tensor.name:

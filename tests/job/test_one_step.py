@@ -42,8 +42,13 @@ def fabricated(stored: tuple[str, ...] = ()) -> tuple[Prepared, Any]:
     laid, loaded = layout(), cast("Any", None)
     steps = [
         Planned(
-            *(s.label, s.kind, s.key, State.STORED if s.kind in stored else State.RUN),
-            *(Reason.NEW, "", 0, 4.0, None),
+            *(s.label, s.kind, s.key),
+            state=State.STORED if s.kind in stored else State.RUN,
+            reason=Reason.NEW,
+            detail="",
+            size_bytes=0,
+            seconds=4.0,
+            seconds_reason=None,
             timed=s.timed,
         )
         for s in closure(laid.forecast.steps()).values()

@@ -42,8 +42,8 @@ def test_a_machine_is_known_by_what_it_took() -> None:
         ({"kind": "control"}, "by size and other steps"),  # a kind that was never run
     ):
         pace = MachinePace.of([artifact(small, took, **changes)])
-        seconds = pytest.approx(3 * large.cost().nominal_s)
-        assert pace.seconds(large, large.cost()) == (seconds, how)
+        seconds, why = pace.seconds(large, large.cost())
+        assert (seconds, why) == (pytest.approx(3 * large.cost().nominal_s), how)
     made, unreckoned = artifact(small, took), artifact(small, took, nominal_s=None)
     assert MachinePace.of([unreckoned, made]) == MachinePace.of([made]), "it says nothing"
 

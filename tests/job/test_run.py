@@ -232,24 +232,6 @@ def test_one_broken_quant_does_not_stop_the_sweep(
     assert list(Store(tmp_path / "home" / "store").verify()) == []
 
 
-def test_the_figures_are_the_servers_own(record: Record, home: Path) -> None:
-    """Sums in the record equal the sums over the stored answers of the server."""
-    live = record.candidate("MIXED n_max=4").live
-    made = next(d.key for d in record.drafts if d.quant == "MIXED")
-    runs = [
-        run
-        for a in Store(home / "store").entries()
-        if a.kind == "deal"
-        for server, dealt in zip(a.key_parts["params"]["servers"], a.result["dealt"], strict=True)
-        if server["inputs"].get("draft") == made and server["params"]["settings"]["n_max"] == 4
-        for run in dealt["outcome"]["runs"]
-    ]
-    assert runs
-    assert live.drafted == sum(run["draft_n"] or 0 for run in runs)
-    assert live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
-    assert live.tokens == sum(run["predicted_n"] - 1 for run in runs)
-
-
 def test_a_split_quant_is_the_same_model_in_several_files(
     split: tuple[Record, tuple[Path, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Whole builds in simulated worlds whose truth is known: steps take times that nobody tells.
+"""Whole builds in simulated worlds whose truth is known: steps take times that nothing says.
 
 Timings miss what live steps really take by errors of a draft file, of a length, of a setting and of
 all drafts alike; every server start and every request has noise of its own, and the machine drifts
@@ -22,12 +22,12 @@ import tests.job.laid_out as laid_out
 import tests.job.whole as whole
 from cook.engines.base import DraftSettings
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
-from cook.record.record import PromptRun, Record
-from cook.scoring.simulate import Positions, Profile, Simulation, simulate
+from cook.record.record import Record
+from cook.scoring.simulate import Profile, Simulation, simulate
 from cook.steps.curve import CurveOutcome
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
 from cook.steps.live import LiveOutcome
-from tests.job.fabricated import EOG, Fabrication, World, _reply, seed_of
+from tests.job.fabricated import Fabrication, World, _reply, answered, seed_of, seen_by
 
 PROFILE = Profile.MAINLINE_2026_10
 
@@ -91,7 +91,7 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class BuildResult:
-    """``loss``: what the pick lacks to the best of all candidates, on the prompts of the build, and
+    """``loss``: how far the pick is from the best of all candidates, on the build's prompts, and
     ``population_loss`` on many others; ``bias``: log of the pick's reported over true speedup."""
 
     decided: bool
@@ -157,18 +157,7 @@ class SimulatedBuild(Fabrication):
         sim = self.sim
         if draft is None:
             return (reply.head.emitted - 1) * (sim.target + 0.51), None
-        said = self.columns(draft, reply, "", 0)
-        positions = Positions(
-            reply.head.prompt_tokens,
-            reply.head.emitted,
-            said["argmax"] == reply.tokens,
-            said["confidence"],
-            np.isin(reply.tokens, [EOG]),
-            None,
-            None,
-            n_predict=sim.reply,
-            context=2048,
-        )
+        positions = seen_by(self.columns(draft, reply), reply, sim.reply)
         run = simulate(positions, DraftSettings(n_max), PROFILE)
         token_ms, length = sim.drafts[draft][1], run.length
         batch = 1 + sim.slope * length
@@ -180,12 +169,8 @@ class SimulatedBuild(Fabrication):
         sim = self.sim
         numbers = {p.id: i for i, p in enumerate(self.prompts.prompts)}
         names = [f"{s.name} {s.settings}" for s in step.servers]
-        started = {
-            name: np.random.default_rng(seed_of("start", self.build, name, step.block)).normal(
-                0, sim.start
-            )
-            for name in names
-        }
+        starts = {name: seed_of("start", self.build, name, step.block) for name in names}
+        started = {n: np.random.default_rng(s).normal(0, sim.start) for n, s in starts.items()}
         dealt = []
         for name, server in zip(names, step.servers, strict=True):
             runs = []
@@ -199,25 +184,8 @@ class SimulatedBuild(Fabrication):
                 drift = np.random.default_rng(moment).normal(0, sim.drift)
                 ms *= math.exp(started[name] + drift + sim.request * rng.normal())
                 read = reply.head.prompt_tokens * (1.0 if draft is None else 1.1)
-                runs.append(
-                    PromptRun(
-                        id=prompt.id,
-                        category=prompt.category,
-                        prompt_n=reply.head.prompt_tokens,
-                        prompt_ms=read,
-                        predicted_n=reply.head.emitted,
-                        predicted_ms=ms,
-                        wall_ms=ms + read + 2,
-                        draft_n=run.draft_n if run else None,
-                        draft_n_accepted=run.draft_n_accepted if run else None,
-                        tokens=tuple(reply.tokens[: reply.head.emitted].tolist()),
-                        text="",
-                        stop="limit",
-                        block=step.block,
-                        order=order,
-                        others_cores=0.0,
-                    )
-                )
+                placed = {"block": step.block, "order": order, "others_cores": 0.0}
+                runs.append(answered(reply, ms, read, run, **placed))
             dealt.append(DealtServer(LiveOutcome(tuple(runs), 0.5, 4000, ("x",), 0.0)))
         ran = [one.outcome for one in dealt if one.outcome is not None]
         seconds = sum(0.5 + sum(r.wall_ms for r in o.runs) / 1000 for o in ran)
@@ -294,19 +262,11 @@ def _judged(record: Record, lab: SimulatedBuild, sim: SimulatedWorld) -> BuildRe
     bias = covered = None
     if winner.draft is not None and winner.decode_speedup is not None:
         bias = math.log(winner.decode_speedup / (here[key] / here[None, 0]))
-    if winner.draft is not None and winner.speedup_interval is not None:
-        true = many[key] / many[None, 0]
-        covered = winner.speedup_interval.low <= true <= winner.speedup_interval.high
-    return BuildResult(
-        decided=record.pick.decided,
-        loss=1 - here[key] / max(here.values()),
-        population_loss=1 - many[key] / max(many.values()),
-        fastest_live_loss=1 - many[fastest] / max(many.values()),
-        bias=bias,
-        covered=covered,
-        pick=key,
-        sentence=record.pick.sentence,
-    )
+    if winner.draft is not None and (between := winner.speedup_interval) is not None:
+        covered = between.low <= many[key] / many[None, 0] <= between.high
+    loss, most = 1 - here[key] / max(here.values()), max(many.values())
+    losses = (loss, 1 - many[key] / most, 1 - many[fastest] / most)
+    return BuildResult(record.pick.decided, *losses, bias, covered, key, record.pick.sentence)
 
 
 def rates(name: str, builds: int, first: int) -> str:
