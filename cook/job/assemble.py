@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings
+from cook.formats.gguf import TensorInfo, read_gguf
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Source, Step
 from cook.job.count_accuracy import rival_counts
@@ -50,13 +51,12 @@ from cook.record.record import (
 )
 from cook.scoring.compare import Row, by_prompt, common, log_ratio, sides
 from cook.scoring.simulate import PROFILES, RULES, simulate
-from cook.steps.checks import RecountStep, output_check
+from cook.steps.checks import output_check
 from cook.steps.copies import SpliceHeadStep
 from cook.steps.head_replay import broken_head
 from cook.steps.work import model_digest, model_paths
 
 if TYPE_CHECKING:
-    from cook.formats.gguf import TensorInfo
     from cook.steps.head_imatrix import HeadImatrixStep
     from cook.steps.imatrix import ImatrixStep
 
@@ -77,7 +77,9 @@ def assemble(
     sentence = nothing_qualifies(())
     asked = recipe.pick
     pick = Pick(None, sentence, asked.maximize, asked.confidence, asked.margin, None, (), ())
+    timed: list[Step[Any]] = [s for plan in _plans(layouts) for s in plan.steps() if s.timed]
     if decision is not None:
+        timed = [*decision.dealing.steps, *timed, *decision.slot_steps]
         ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
         rest = [c for one in layouts for c in one.grid if c.key not in ran]
         configurations = [*ran.values(), *rest]
@@ -89,7 +91,8 @@ def assemble(
             _checked(one, configuration, layouts, decision, outcomes, drawn.get(one.key))
             for one, configuration in zip(found, configurations, strict=True)
         )
-    timings = _timings(layouts, outcomes, decision)
+    # What came of every step that is timed: of each `others_cores` and its `warnings`.
+    timings = [found for step in timed if (found := outcomes.result(step)) is not None]
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
@@ -177,12 +180,17 @@ def _checked(
     drawn: Rejection | None,
 ) -> Candidate:
     """A candidate with how its server runs, and what was checked of its live requests."""
-    key, live = one.key, configuration.live
+    key, live, reason = one.key, configuration.live, None
     if one.predicted is not None:
         one = replace(one, predicted=replace(one.predicted, rejection=drawn))
+    if one.live is None:
+        known = {out.candidate: out.reason for out in (*decision.excluded, *decision.left_out)}
+        dropped = decision.dropped.get(configuration.draft.name) if configuration.draft else None
+        forecast = "predicted; not among the finalists" if key in decision.forecasts else "not run"
+        reason = known.get(one.name) or dropped or forecast
     one = replace(
         one,
-        reason=_why_not_live(configuration, decision) if one.live is None else None,
+        reason=reason,
         serving=Serving(live.context, live.target_args, live.draft_args, live.draft_context),
     )
     other, dealt = decision.dealing.on_reference.get(key), decision.dealing.dealt(key)
@@ -195,8 +203,15 @@ def _checked(
     control = outcomes.result(checks.control) if checks.control else None
     uncontrolled = outcomes.why_not(checks.control) if checks.control and not control else None
     counts = outcomes.result(checks.counts) if checks.counts else None
-    why_not_counted = _why_not_counted(checks.counts, outcomes) if checks.counts else None
-    if key.ngram is not None and checks.counts is None:
+    why_not_counted = None
+    if checks.counts is not None and counts is None:
+        why_not_counted = outcomes.why_not(checks.counts)
+    elif counts is not None and not counts.requests:
+        why_not_counted = (
+            f"the engine returns no token ids, and the tokens of {counts.passed_over} replies "
+            "cannot be read from their text"
+        )
+    elif key.ngram is not None and checks.counts is None:
         forecaster = decision.forecasters.get(key.engine)
         counts = rival_counts(key, dealt, forecaster) if forecaster is not None else None
         why_not_counted = None if counts else "the engine returns no token ids"
@@ -217,30 +232,6 @@ def _checked(
     )
 
 
-def _why_not_live(configuration: Configuration, decision: Decision) -> str:
-    name = configuration.name
-    known = {one.candidate: one.reason for one in (*decision.excluded, *decision.left_out)}
-    if name in known:
-        return known[name]
-    if configuration.draft is not None and configuration.draft.name in decision.dropped:
-        return decision.dropped[configuration.draft.name]
-    if configuration.key in decision.forecasts:
-        return "predicted; not among the finalists"
-    return "not run"
-
-
-def _why_not_counted(counts: RecountStep, outcomes: Outcomes) -> str | None:
-    recount = outcomes.result(counts)
-    if recount is None:
-        return outcomes.why_not(counts)
-    if recount.requests:
-        return None
-    return (
-        f"the engine returns no token ids, and the tokens of {recount.passed_over} replies cannot"
-        " be read from their text"
-    )
-
-
 def _noise(decision: Decision) -> tuple[NoiseFloor, ...]:
     times = NormalDist().inv_cdf((1 + decision.confidence) / 2)
     return tuple(
@@ -251,29 +242,26 @@ def _noise(decision: Decision) -> tuple[NoiseFloor, ...]:
 
 
 def _factors(decision: Decision) -> tuple[Factors, ...]:
-    """Of every engine, what its drafts' live speedups are of those forecast."""
+    """Of every engine, what its drafts' live speedups are of those forecast, on the requests that
+    both were dealt."""
+
+    def off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
+        mine, theirs = sides(common(row.live, bare.live))
+        live = log_ratio(mine, theirs, objective)
+        ids = {run.id for run in mine}
+        forecast = log_ratio(row.forecast, bare.forecast, objective, ids=ids)
+        return live - forecast if live is not None and forecast is not None else None
+
     found = []
     for engine in dict.fromkeys(key.engine for key in decision.rows):
         bare = decision.rows.get(CandidateKey(engine))
         drafts = [r for r in decision.rows.values() if r.key.engine == engine and r.key.is_file]
-        logs = [
-            [_off(row, bare, objective) for objective in (DECODE, WHOLE)]
-            for row in drafts
-            if bare is not None
-        ]
-        off = [(one, other) for one, other in logs if one is not None and other is not None]
-        if off:
-            decode, whole = (math.exp(fmean(each)) for each in zip(*off, strict=True))
-            found.append(Factors(engine, decode, whole, len(off)))
+        logs = [[off(row, bare, o) for o in (DECODE, WHOLE)] for row in drafts if bare is not None]
+        both = [(one, other) for one, other in logs if one is not None and other is not None]
+        if both:
+            decode, whole = (math.exp(fmean(each)) for each in zip(*both, strict=True))
+            found.append(Factors(engine, decode, whole, len(both)))
     return tuple(found)
-
-
-def _off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
-    """Log of a live speedup over that forecast, on the requests that both were dealt."""
-    mine, theirs = sides(common(row.live, bare.live))
-    live = log_ratio(mine, theirs, objective)
-    forecast = log_ratio(row.forecast, bare.forecast, objective, ids={run.id for run in mine})
-    return live - forecast if live is not None and forecast is not None else None
 
 
 def _chains(decision: Decision) -> tuple[SampledChain, ...]:
@@ -388,18 +376,6 @@ def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
-def _timings(
-    layouts: Sequence[Layout],
-    outcomes: Outcomes,
-    decision: Decision | None,
-) -> list[Any]:
-    """What came of every step that is timed: of each ``others_cores`` and its ``warnings``."""
-    timed: list[Step[Any]] = [*decision.dealing.steps] if decision is not None else []
-    timed += [step for plan in _plans(layouts) for step in plan.steps() if step.timed]
-    timed += decision.slot_steps if decision is not None else ()
-    return [found for step in timed if (found := outcomes.result(step)) is not None]
-
-
 def _steps(
     layouts: Sequence[Layout],
     outcomes: Outcomes,
@@ -437,7 +413,6 @@ def imatrix_coverage(
     step: ImatrixStep | HeadImatrixStep | None, outcomes: Outcomes
 ) -> ImatrixCoverage | None:
     """From the step's artifact; None where no matrix was made."""
-    from cook.formats.gguf import read_gguf
     from cook.formats.imatrix_file import coverage, read_imatrix, with_experts
 
     result = outcomes.result(step) if step is not None else None
@@ -583,7 +558,6 @@ def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
     Vectors (norms, biases) are left out: no engine quantizes them.
     """
     from cook.errors import InputError
-    from cook.formats.gguf import read_gguf
     from cook.recipe.groups import Group, group_of, mtp_layers_of
 
     if model is None:
@@ -608,26 +582,23 @@ def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
     groups = list(Group)
     spans: list[TypeSpan] = []
     for group, layer in sorted(cells, key=lambda cell: (groups.index(cell[0]), cell[1])):
-        span = _span(str(group), layer if layer >= 0 else None, cells[group, layer])
+        tensors, place = cells[group, layer], layer if layer >= 0 else None
+        sizes = [tensor.size_bytes for tensor in tensors]
+        known = [size for size in sizes if size is not None]
+        span = TypeSpan(
+            group=str(group),
+            first_layer=place,
+            last_layer=place,
+            types=dict(sorted(Counter(tensor.type_name for tensor in tensors).items())),
+            elements=sum(tensor.elements for tensor in tensors),
+            size_bytes=sum(known) if len(known) == len(sizes) else None,
+        )
         last = spans[-1] if spans and spans[-1].last_layer == layer - 1 else None
         if last is not None and replace(last, first_layer=layer, last_layer=layer) == span:
             spans[-1] = replace(last, last_layer=layer)  # neighbours that are alike become one
         else:
             spans.append(span)
     return tuple(spans)
-
-
-def _span(group: str, layer: int | None, tensors: Sequence[TensorInfo]) -> TypeSpan:
-    sizes = [tensor.size_bytes for tensor in tensors]
-    known = [size for size in sizes if size is not None]
-    return TypeSpan(
-        group=group,
-        first_layer=layer,
-        last_layer=layer,
-        types=dict(sorted(Counter(tensor.type_name for tensor in tensors).items())),
-        elements=sum(tensor.elements for tensor in tensors),
-        size_bytes=sum(known) if len(known) == len(sizes) else None,
-    )
 
 
 def over_limits(draft: Draft, limits: SubjectToSpec) -> str | None:

@@ -3,7 +3,7 @@ batch, and of n-grams next to their live servers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation, simulate
 from cook.steps.deal import Dealt
 from cook.steps.head_replay import broken_head, guessed_without
-from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
+from cook.steps.live import WARM_UP_TOKENS
 from cook.steps.replay import ngram_request
 
 
@@ -89,9 +89,34 @@ def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> Rec
     draft behind, those are counted whose reply is the trace's, since that is what the draft was
     replayed on. None where no server returned its tokens, as ik's does not, or none is so.
     """
+    assert key.ngram is not None, "asked of n-grams only"
     rounds = list(dealt.outcomes(forecaster.outcomes.result))
-    known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]
-    pairs = [pair for outcome in known for pair in _recounted(key, forecaster, outcome)]
+    plan, trace = forecaster.plan, forecaster.trace
+    draft = next((d for d in plan.every if plan.is_of(d, key)), None)
+    seen = forecaster.texts(draft) if draft is not None else {}
+    eog, limits = (
+        frozenset(trace.header.eog),
+        {"n_predict": plan.n_predict, "context": plan.context},
+    )
+    pairs: list[tuple[PromptRun, Simulation]] = []
+    for outcome in rounds:
+        if outcome.warm_up is None or not all(run.tokens for run in outcome.runs):
+            continue
+        server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
+        prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
+        server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))
+        for run in outcome.runs:
+            recorded = trace.reply(run.id)
+            tokens = np.array(run.tokens, np.int32)
+            request = ngram_request(trace, recorded, **limits)
+            same = np.array_equal(tokens, recorded.tokens[: recorded.head.emitted])
+            if key.settings is not None and run.id in seen and same:
+                pairs.append((run, server.answer(request, seen[run.id], key.settings)))
+                continue
+            # With a draft behind, it learns from the reply all the same.
+            simulated = server.answer(replace(request, tokens=tokens, reply=len(tokens)))
+            if key.settings is None:
+                pairs.append((run, simulated))
     if not pairs:
         return None
     return RecountOutcome(
@@ -107,27 +132,3 @@ def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> Rec
         replay_accepted=sum(simulated.draft_n_accepted for _, simulated in pairs),
         passed_over=sum(len(r.runs) for r in rounds) - len(pairs),
     )
-
-
-def _recounted(
-    key: CandidateKey, forecaster: Forecaster, outcome: LiveOutcome
-) -> Iterator[tuple[PromptRun, Simulation]]:
-    plan, trace = forecaster.plan, forecaster.trace
-    assert key.ngram is not None, "asked of n-grams only"
-    assert outcome.warm_up is not None, "chosen so"
-    draft = next((d for d in plan.every if plan.is_of(d, key)), None)
-    seen = forecaster.texts(draft) if draft is not None else {}
-    server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
-    prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
-    eog = frozenset(trace.header.eog)
-    server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))
-    for run in outcome.runs:
-        recorded = trace.reply(run.id)
-        tokens = np.array(run.tokens, np.int32)
-        request = ngram_request(trace, recorded, n_predict=plan.n_predict, context=plan.context)
-        if key.settings is None:
-            yield run, server.answer(replace(request, tokens=tokens, reply=len(tokens)))
-        elif run.id in seen and np.array_equal(tokens, recorded.tokens[: recorded.head.emitted]):
-            yield run, server.answer(request, seen[run.id], key.settings)
-        else:  # it learns from the reply all the same
-            server.answer(replace(request, tokens=tokens, reply=len(tokens)))

@@ -178,19 +178,6 @@ class DraftLayout:
             head=head,
         )
 
-    def _inside(
-        self, name: str, step: QuantizeStep, head: Head, file: GgufFile
-    ) -> tuple[Input, Head, GgufFile]:
-        """The head of ``step`` as it runs: in a file of its own, or inside of the target's."""
-        score = self.recipe.score
-        if score is None or not only_inside(file, self.engine.flavour):
-            return step, head, file
-        target, sizes = self.reader.model(score.target.source, "target"), dict(step.expected)
-        held = _sizes([t for t in file.tensors if t.name.startswith("blk.")], sizes)
-        held_bytes = sum(held.values()) if held is not None else None
-        spliced = SpliceHeadStep(name, target.source, step, held_bytes)
-        return spliced, replace(head, alone=False), file
-
     def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> Iterator[DraftPlan]:
         """``plans``, and each behind every one of ``first``: the same files."""
         for plan in plans:
@@ -249,11 +236,23 @@ class DraftLayout:
         far as is known in ``types``."""
         tensors = [t for t in file.tensors if kept is None or t.name in kept]
         sizes = _sizes(tensors, types)
+        spec, score = self.recipe.evaluate, self.recipe.score
+        quality: DivergenceStep | PerplexityStep | None = None
+        if spec is not None and self.reference is not None and spec.divergence:
+            args = placement(self.engine, "perplexity", spec.args.to_model_args())
+            quality = DivergenceStep(self.engine, name, model, self.reference, args)
+        elif spec is not None:
+            quality = self._perplexity(name, model, spec)
+        memory = None
+        if score is not None:
+            given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
+            own = self.engine.as_draft(given, target, score.context)
+            memory = MemoryStep(self.engine, name, model, own, score.context)
         return DraftPlan(
             name=name + self.suffix,
             model=model,
-            quality=self._quality(name, model),
-            memory=self._memory(name, model),
+            quality=quality,
+            memory=memory,
             predicted_tensor_bytes=sum(sizes.values()) if sizes is not None else None,
             elements=sum(t.elements for t in tensors),
             active=reads.of(sizes) if sizes is not None and reads.known else None,
@@ -318,7 +317,15 @@ class DraftLayout:
         sizes = _sizes(file.tensors, types)
         step = replace(step, predicted_tensor_bytes=sum(sizes.values()) if sizes else None)
         if (head := head_of(file)) is not None and quant.part is not None:
-            plan = self._head(quant.name, *self._inside(quant.name, step, head, file), types)
+            model: Input = step
+            if self.recipe.score is not None and only_inside(file, self.engine.flavour):
+                # It runs inside of the target's file alone.
+                target = self.reader.model(self.recipe.score.target.source, "target").source
+                held = _sizes([t for t in file.tensors if t.name.startswith("blk.")], types)
+                held_bytes = sum(held.values()) if held is not None else None
+                model = SpliceHeadStep(quant.name, target, step, held_bytes)
+                head = replace(head, alone=False)
+            plan = self._head(quant.name, model, head, file, types)
         else:
             plan = self._draft(quant.name, step, file, types, self._reads)
         return replace(plan, quantize=step), types
@@ -344,15 +351,6 @@ class DraftLayout:
         assert self.source is not None, "asked of quants, which have a source"
         return TokenReads(self.source.file)
 
-    def _quality(self, name: str, model: Input) -> DivergenceStep | PerplexityStep | None:
-        spec = self.recipe.evaluate
-        if spec is None:
-            return None
-        if self.reference is not None and spec.divergence:
-            args = placement(self.engine, "perplexity", spec.args.to_model_args())
-            return DivergenceStep(self.engine, name, model, self.reference, args)
-        return self._perplexity(name, model, spec)
-
     def _perplexity(
         self, name: str, model: Input, spec: EvaluateSpec, vocabulary_size: int | None = None
     ) -> PerplexityStep:
@@ -366,14 +364,6 @@ class DraftLayout:
             vocabulary_size=vocabulary_size,
             args=placement(self.engine, "perplexity", spec.args.to_model_args()),
         )
-
-    def _memory(self, name: str, model: Input) -> MemoryStep | None:
-        score = self.recipe.score
-        if score is None:
-            return None
-        given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
-        args = self.engine.as_draft(given, target, score.context)
-        return MemoryStep(self.engine, name, model, args, score.context)
 
 
 def _types(file: GgufFile) -> dict[str, str]:

@@ -77,7 +77,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     rivals = as_rivals(engine.flavour, score.rivals, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
-    warnings = [*_doubtful(rivals, drafts, engine), *_shared_device(score)]
+    warnings = [*_doubts(rivals, drafts, engine, score)]
     if score.method == "replay":
         warnings += [f"{name}: live only: {why}" for name, why in live_only.items()]
     forecast = None
@@ -484,18 +484,15 @@ def settings_on(flavour: str, score: ScoreSpec, *, head: bool = False) -> tuple[
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
 
 
-def _doubtful(
-    rivals: Sequence[Rival], drafts: Sequence[DraftPlan], engine: Engine
+def _doubts(
+    rivals: Sequence[Rival], drafts: Sequence[DraftPlan], engine: Engine, score: ScoreSpec
 ) -> Iterator[str]:
-    """A warning for each n-gram method whose numbers this engine may misuse."""
+    """A warning for each n-gram method whose numbers this engine may misuse, and one where the
+    draft takes memory that the baseline was not given."""
     before = [draft.after for draft in drafts if draft.after is not None]
     for rival in dict.fromkeys((*rivals, *before)):
         if (doubt := doubts(rival.settings, Flavour(engine.flavour))) is not None:
             yield f"{rival.name}: {doubt}"
-
-
-def _shared_device(score: ScoreSpec) -> Iterator[str]:
-    """A warning where the draft takes memory that the baseline was not given."""
     uses_gpu = bool(score.draft.args.n_gpu_layers or score.draft.args.devices)
     if uses_gpu and (score.baseline is None or score.baseline.args == score.target.args):
         yield (

@@ -144,7 +144,17 @@ class SourceReader:
         model has to be converted and cannot be.
         """
         if ref not in self.located:
-            found = self._local(ref) if isinstance(ref, Path) else self._on_hub(ref, role)
+            if isinstance(ref, HubRef):
+                found = self._on_hub(ref, role)
+            elif ref.is_dir() and any(ref.glob("*.safetensors")):
+                found = self._converted(ref.name, model_files(ref))
+            else:
+                own = unpacked_target if is_unpacked(ref) else smollm2 if is_smollm2(ref) else None
+                path = own() if own is not None else ref
+                if not path.is_file():
+                    raise InputError(f"{path}: no such file")
+                shards = shards_of(path)
+                found = self._here(shards if all(s.is_file() for s in shards) else (path,), path)
             self.located[ref] = found
             self.files.extend(found.files)
         return self.located[ref]
@@ -152,18 +162,6 @@ class SourceReader:
     @property
     def _retry(self) -> Retry:
         return replace(PATIENT, notice=self.output.say) if self.output is not None else PATIENT
-
-    def _local(self, path: Path) -> Located:
-        if path.is_dir() and any(path.glob("*.safetensors")):
-            return self._converted(path.name, model_files(path))
-        if is_unpacked(path):
-            path = unpacked_target()
-        elif is_smollm2(path):
-            path = smollm2()
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
-        shards = shards_of(path)
-        return self._here(shards if all(s.is_file() for s in shards) else (path,), path)
 
     def _here(
         self, files: tuple[Path, ...], path: Path | None = None, origin: HubOrigin | None = None
@@ -184,7 +182,17 @@ class SourceReader:
         origin = HubOrigin(role, str(ref), found.commit, digests, chosen.size_bytes)
         left = left_bytes(found, files)
         if chosen.kind == "safetensors":
-            return self._to_convert(chosen, origin, left)
+            named = found.ref
+            if self.plan_only and left:
+                raise PrerequisiteError(
+                    f"{named}: {size(left)} of safetensors to download and convert before there is "
+                    "a header to plan with",
+                    hint="`cook build` does both; or name a BF16 GGUF of this model as the source",
+                )
+            if self.converter is None:
+                raise no_converter(str(named))
+            made = self._converted(named.repo.rpartition("/")[2], self._fetched(chosen, left))
+            return replace(made, origin=origin)
         # The digest that `cook.graph.step.source` will find, from the Hub's listing.
         hashes = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
         digest = digest_of_all(hashes) if len(hashes) == len(files) else None
@@ -210,19 +218,6 @@ class SourceReader:
                 retry=self._retry,
                 gained=lambda count: progress.to(max(0, count) >> 20),
             )
-
-    def _to_convert(self, chosen: ChosenFiles, origin: HubOrigin, left: int) -> Located:
-        ref = chosen.listing.ref
-        if self.plan_only and left:
-            raise PrerequisiteError(
-                f"{ref}: {size(left)} of safetensors to download and convert before there is a "
-                "header to plan with",
-                hint="`cook build` does both; or name a BF16 GGUF of this model as the source",
-            )
-        if self.converter is None:
-            raise no_converter(str(ref))
-        made = self._converted(ref.repo.rpartition("/")[2], self._fetched(chosen, left))
-        return replace(made, origin=origin)
 
     def _converted(self, name: str, files: Sequence[Path]) -> Located:
         if self.converter is None:

@@ -29,7 +29,7 @@ from cook.job.decide import (
     TURN_SEATS,
     fit_together,
 )
-from cook.job.layout import checks_of, dealt_into
+from cook.job.layout import Configuration, Layout, checks_of, dealt_into
 from cook.output import Mode, Output, right
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
@@ -42,7 +42,6 @@ from cook.steps.work import Phase, model_bytes, trunk_bytes
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
-    from cook.job.layout import Configuration, Layout
     from cook.job.prepare import Prepared
 
 
@@ -220,6 +219,25 @@ class PlannedDealing:
     confidence: float
     seconds: float | None
 
+    @classmethod
+    def of(
+        cls, deals: Sequence[DealStep], later: Sequence[Planned], confidence: float
+    ) -> PlannedDealing:
+        """That of ``deals``, of which ``later`` has the times."""
+        seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
+        known = [one for one in seconds if one is not None]
+        starts = len(deals)
+        quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+        return cls(
+            together=deals[0].together,
+            servers=len(deals[0].servers),
+            starts=starts,
+            prompts=sum(len(deal.servers[0].prompts) for deal in deals),
+            smallest_difference=math.expm1(quantile * START * math.sqrt(2 / starts)),
+            confidence=confidence,
+            seconds=sum(known) if len(known) == len(seconds) else None,
+        )
+
     @property
     def loads(self) -> int:
         return self.servers * self.starts
@@ -258,8 +276,8 @@ def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     recipe, layouts = prepared.recipe, prepared.layouts
     certain = prepared.steps()
-    deals = _deals(layouts)
-    after = closure(_later_steps(layouts, deals))
+    deals, followed = _later_steps(layouts)
+    after = closure(followed)
     planner = _Planner(Store(cook_home() / "store"), certain.values())
     steps = tuple(planner.planned(step) for step in certain.values())
     later = tuple(planner.planned(step) for key, step in after.items() if key not in certain)
@@ -271,7 +289,7 @@ def plan(prepared: Prepared) -> Plan:
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
         steps=steps,
         needs=tuple(_needs(layouts, steps, prepared.left_bytes)),
-        dealing=_dealing(deals, later, recipe.pick.confidence) if deals else None,
+        dealing=PlannedDealing.of(deals, later, recipe.pick.confidence) if deals else None,
         later=LATER + more if deals else None,
         warnings=prepared.warnings,
         later_steps=later,
@@ -377,21 +395,25 @@ def _phases(
         )
 
 
-def _deals(layouts: Sequence[Layout]) -> list[DealStep]:
-    """One pass of the prompts over no draft and typical candidates."""
+def _later_steps(layouts: Sequence[Layout]) -> tuple[list[DealStep], list[Step[Any]]]:
+    """One pass of the prompts over no draft and typical candidates; and with it all that follows
+    once candidates are forecast."""
     bare = [m.baseline for m in layouts if m.baseline is not None]
     if not bare:
-        return []
+        return [], []
     typical = [c for m in layouts for c in _typical(m)]
     together = fit_together([*bare, *typical], machine().memory_bytes)
     seated = [*bare, *typical[: min(FILES, MOST_SEATS if together else TURN_SEATS)]]
     prompts = bare[0].live.prompts
     most = max(1, len(prompts) // BLOCK_PROMPTS)
     blocks = dealt_into(prompts, min(BLOCKS if together else FEW_BLOCKS, most))
-    return [
+    deals = [
         DealStep(tuple(replace(c.live, prompts=share) for c in seated), number, together)
         for number, share in enumerate(blocks)
     ]
+    finalists = [c for c in typical if c.name in deals[0].names]
+    dealt = {c.key: Dealt(tuple(deals), c.name) for c in (*bare, *finalists)}
+    return deals, [*deals, *checks_of(layouts, finalists, dealt.get)]
 
 
 def _typical(layout: Layout) -> list[Configuration]:
@@ -408,41 +430,19 @@ def _typical(layout: Layout) -> list[Configuration]:
     return [by_size[half], *by_size[half + 1 :], *by_size[:half][::-1]]
 
 
-def _dealing(
-    deals: Sequence[DealStep], later: Sequence[Planned], confidence: float
-) -> PlannedDealing:
-    seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
-    known = [one for one in seconds if one is not None]
-    starts = len(deals)
-    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
-    return PlannedDealing(
-        together=deals[0].together,
-        servers=len(deals[0].servers),
-        starts=starts,
-        prompts=sum(len(deal.servers[0].prompts) for deal in deals),
-        smallest_difference=math.expm1(quantile * START * math.sqrt(2 / starts)),
-        confidence=confidence,
-        seconds=sum(known) if len(known) == len(seconds) else None,
-    )
-
-
-def _later_steps(layouts: Sequence[Layout], deals: Sequence[DealStep]) -> Iterator[Step[Any]]:
-    """What follows once candidates are forecast, as it is for typical ones."""
-    if not deals:
-        return
-    yield from deals
-    typical = [c for layout in layouts for c in _typical(layout) if c.name in deals[0].names]
-    bare = [m.baseline for m in layouts if m.baseline is not None]
-    dealt = {c.key: Dealt(tuple(deals), c.name) for c in (*bare, *typical)}
-    yield from checks_of(layouts, typical, dealt.get)
-
-
 def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     """Print a plan, a line a phase, with ``steps`` a line a step; in json mode the whole of it."""
     output.emit(planned)
     for warning in planned.warnings:
         output.warn(warning)
-    (_show_steps if steps else _show_phases)(planned, output)
+    if steps:
+        rows = [
+            (s.label, s.state, _why(s), size(s.size_bytes), duration(s.seconds))
+            for s in planned.steps
+        ]
+        output.table(rows, ["step", "state", "reason", *right("disk", "time")])
+    else:
+        _show_phases(planned, output)
     _show_reads(planned.reads, output)
     running = [s for s in planned.steps if s.state is State.RUN]
     reasons = Counter(_why(s) for s in running if s.reason is not Reason.NEW)
@@ -479,16 +479,6 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
 
 def _why(step: Planned) -> str:
     return f"{step.reason}: {step.detail}" if step.detail else str(step.reason)
-
-
-def _show_steps(planned: Plan, output: Output) -> None:
-    output.table(
-        [
-            (s.label, s.state, _why(s), size(s.size_bytes), duration(s.seconds))
-            for s in planned.steps
-        ],
-        ["step", "state", "reason", *right("disk", "time")],
-    )
 
 
 def _show_phases(planned: Plan, output: Output) -> None:
@@ -562,8 +552,8 @@ def _needs(layouts: Sequence[Layout], steps: Sequence[Planned], left_bytes: int)
         drafts = [draft for layout in layouts for draft in layout.drafts]
         held = trunk_bytes if all(draft.head is None for draft in drafts) else model_bytes
         inside = (target, *(d.model for d in drafts if isinstance(d.model, SpliceHeadStep)))
-        beside = (model_bytes(d.model) or 0 for d in drafts if d.model not in inside)
-        memory = round((held(target) or 0) + max(beside, default=0))
+        apart = (model_bytes(d.model) or 0 for d in drafts if d.model not in inside)
+        memory = round((held(target) or 0) + max(apart, default=0))
     yield Need("memory", memory, available_memory_bytes())
     if left_bytes:
         from cook.hub.download import free_cache_bytes

@@ -30,11 +30,36 @@ NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them 
 
 
 def print_prediction(request: PredictRequest, output: Output) -> None:
-    """Predict from a trace, or from a typed acceptance without one, and print it."""
-    if request.typed:
-        _show_typed(request, output)
-    else:
+    """Predict from a trace and print it; or from a typed acceptance without one: the table from
+    typed numbers, what they come to in a line, and what that leaves out."""
+    if not request.typed:
         show(predict_on_trace(request, output), output)
+        return
+    found = predict_typed(request)
+    constant = request.verify_curve is not None and len(request.verify_curve.widths) == 1
+    if constant:
+        output.warn(CONSTANT, hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures")
+    for warning in found.warnings:
+        output.warn(warning)
+    output.emit(found)
+    bare = PredictedRow(NO_DRAFT, decode_speed=found.no_draft_tokens_per_s)
+    rows = [
+        PredictedRow(
+            f"n_max={one.n_max}",
+            one.acceptance,
+            one.acceptance_length,
+            one.break_even,
+            one.decode_tokens_per_s,
+        )
+        for one in found.settings
+    ]
+    best = rows[found.best]
+    _show_rows([bare, *rows], bare, [best], output)
+    output.data("")
+    basis = f": {number(best.decode_speed)} t/s for {number(bare.decode_speed)}"
+    taken = "; every batch taken to cost one token's time" if constant else ""
+    output.data(_verdict([best], bare, basis + taken))
+    output.warn(CAVEAT)
 
 
 def document(whole: TracePrediction) -> dict[str, Any]:
@@ -213,7 +238,18 @@ def show(whole: TracePrediction, output: Output) -> None:
         rows.append(bare)
     for draft in whole.drafts:
         found = [_row(*one, whole) for one in zip(draft.settings, draft.break_even, strict=True)]
-        rows += [*found, *(_sampled_row(draft, one) for one in draft.sampled)]
+        # Expected, if the server verified by rejection sampling; the draft draws at the target's
+        # temperature from all its tokens.
+        sampled = [
+            PredictedRow(
+                f"{draft.name} n_max={one.n_max} by rejection sampling",
+                one.acceptance,
+                one.acceptance_length,
+                decode_speed=one.decode_tokens_per_s,
+            )
+            for one in draft.sampled
+        ]
+        rows += [*found, *sampled]
         best.append(found[draft.best])
     others = [_row(one, None, whole) for one in (*whole.rivals, *whole.two_stage)]
     _show_rows([*rows, *others], bare, best, output)
@@ -244,14 +280,6 @@ def _row(one: Forecast, even: float | None, whole: TracePrediction) -> Predicted
         decode,
         whole_speed if whole.prefill_known else None,
     )
-
-
-def _sampled_row(draft: DraftPrediction, one: SampledPrediction) -> PredictedRow:
-    """Expected, if the server verified by rejection sampling; the draft draws at the target's
-    temperature from all its tokens."""
-    name = f"{draft.name} n_max={one.n_max} by rejection sampling"
-    speed = one.decode_tokens_per_s
-    return PredictedRow(name, one.acceptance, one.acceptance_length, decode_speed=speed)
 
 
 def _show_best(best: Forecast, bare: Forecast | None, output: Output) -> None:
@@ -316,6 +344,12 @@ def _show_slots(whole: TracePrediction, output: Output) -> None:
 def what_ifs(whole: TracePrediction) -> Iterator[str]:
     """What else could be done, a line each, and whether it is worth it."""
     bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
+
+    def span(ends: tuple[float | None, float | None]) -> str:
+        """``62.1%``, or ``62.1 to 63.4%`` where what was not stored matters."""
+        known = dict.fromkeys(f"{100 * end:.1f}" for end in ends if end is not None)
+        return "nothing" if None in ends else f"{' to '.join(known)}%"
+
     for draft in whole.drafts:
         for chain in dict.fromkeys(one.sampling for one in draft.expected):
             # The best length under another sampling chain, by both rules: the fastest, or without
@@ -331,9 +365,8 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
                         end[1][0].acceptance_length or 0.0,
                     ),
                 )
-                parts.append(
-                    f"{words}n_max={n_max} {_span(low.acceptance, high.acceptance)} accepted"
-                )
+                accepted = span((low.acceptance, high.acceptance))
+                parts.append(f"{words}n_max={n_max} {accepted} accepted")
                 if bare and low.decode_tokens_per_s is not None:
                     gains.append(low.decode_tokens_per_s / bare)
                     parts[-1] += f" and {gains[-1]:.2f}x as fast as no draft decoding"
@@ -352,40 +385,3 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
                 f"{now:.2f}x"
             )
             yield line if max(pearl, dsi) > max(now, 1) else f"{NOT_WORTH_IT}: {line}"
-
-
-def _span(low: float | None, high: float | None) -> str:
-    """``62.1%``, or ``62.1 to 63.4%`` where what was not stored matters."""
-    if low is None or high is None:
-        return "nothing"
-    ends = dict.fromkeys(f"{100 * end:.1f}" for end in (low, high))
-    return f"{' to '.join(ends)}%"
-
-
-def _show_typed(request: PredictRequest, out: Output) -> None:
-    """The table from typed numbers, what they come to in a line, and what that leaves out."""
-    found = predict_typed(request)
-    constant = request.verify_curve is not None and len(request.verify_curve.widths) == 1
-    if constant:
-        out.warn(CONSTANT, hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures")
-    for warning in found.warnings:
-        out.warn(warning)
-    out.emit(found)
-    bare = PredictedRow(NO_DRAFT, decode_speed=found.no_draft_tokens_per_s)
-    rows = [
-        PredictedRow(
-            f"n_max={one.n_max}",
-            one.acceptance,
-            one.acceptance_length,
-            one.break_even,
-            one.decode_tokens_per_s,
-        )
-        for one in found.settings
-    ]
-    best = rows[found.best]
-    _show_rows([bare, *rows], bare, [best], out)
-    out.data("")
-    basis = f": {number(best.decode_speed)} t/s for {number(bare.decode_speed)}"
-    taken = "; every batch taken to cost one token's time" if constant else ""
-    out.data(_verdict([best], bare, basis + taken))
-    out.warn(CAVEAT)

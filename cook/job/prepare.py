@@ -250,7 +250,7 @@ def _require_sound(
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
-    """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
+    """InputError or PrerequisiteError for an argument that the server has not, before it runs."""
     lives = [one.live for one in configurations]
     prompts = {prompt.whole for live in lives for prompt in live.prompts}
     longest = max((len(text.encode()) for text in prompts), default=0) + TEMPLATE_TOKENS
@@ -295,13 +295,12 @@ def _shares(
     loaded: LoadedRecipe, engines: Sequence[Engine]
 ) -> list[tuple[Engine, LoadedRecipe, tuple[Excluded, ...]]]:
     """What each engine makes of a recipe, with what it leaves to others; one engine makes all, or
-    says what it lacks. So does the first of several, of what none of them can make."""
+    says what it has not. So does the first of several, of what none of them can make."""
     if len(engines) == 1:
         return [(engines[0], loaded, ())]
     shares = []
     for engine in engines:
         quants, drafts, left_out = [], [], []
-
         for quant in loaded.quants:
             missing = missing_types(quant, engine)
             no_engine = all(missing_types(quant, other) for other in engines)
@@ -311,11 +310,11 @@ def _shares(
                 left_out.append(_left_to_others(engine, quant.name, missing))
         for draft in loaded.recipe.drafts:
             nowhere = set.intersection(*(set(missing_of(draft.output, one)) for one in engines))
-            lacking = [name for name in missing_of(draft.output, engine) if name not in nowhere]
+            absent = [name for name in missing_of(draft.output, engine) if name not in nowhere]
             left_out += [
-                _left_to_others(engine, f"{draft.name} output={name}", [name]) for name in lacking
+                _left_to_others(engine, f"{draft.name} output={name}", [name]) for name in absent
             ]
-            kept = tuple(name for name in draft.output if name not in lacking)
+            kept = tuple(name for name in draft.output if name not in absent)
             if kept or not draft.output:
                 drafts.append(draft.model_copy(update={"output": kept}))
         # Chosen by hand, so the recipe's own choice of an engine no longer stands.
@@ -367,29 +366,25 @@ def _with_threads(recipe: Recipe, threads: int) -> Recipe:
 def _engines(
     loaded: LoadedRecipe, asked: Sequence[str], find: Callable[[str], Engine]
 ) -> tuple[Engine, ...]:
-    """The engines asked for, else the recipe's, else the default one."""
-    if asked:
-        found = tuple(find(name) for name in asked)
-    else:
-        found = tuple(_wanted(loaded, name) for name in loaded.recipe.engine) or (discover(None),)
+    """The engines asked for, else the recipe's, else the default one. PrerequisiteError says which
+    of its types only an engine of the recipe's can make."""
+    found = [find(name) for name in asked]
+    for name in () if asked else loaded.recipe.engine:
+        try:
+            found.append(named(name))
+        except PrerequisiteError as error:
+            types = {rule.type for quant in loaded.quants for rule in quant.rules}
+            types |= {quant.default_type for quant in loaded.quants}
+            own = sorted(t for t in types if by_name(t).engines == frozenset({name}))
+            if not own:
+                raise
+            message = f"{error.message}; this recipe needs {', '.join(own)}, which only {name} has"
+            raise PrerequisiteError(message, hint=error.hint) from None
+    found = found or [discover(None)]
     names = [engine.name for engine in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
             f"two engines are called {', '.join(twice)}", hint="name them: --engine NAME=DIRECTORY"
         )
-    return found
-
-
-def _wanted(loaded: LoadedRecipe, name: str) -> Engine:
-    """The recipe's engine; PrerequisiteError says which of its types only that engine can make."""
-    try:
-        return named(name)
-    except PrerequisiteError as error:
-        types = {rule.type for quant in loaded.quants for rule in quant.rules}
-        types |= {quant.default_type for quant in loaded.quants}
-        own = sorted(t for t in types if by_name(t).engines == frozenset({name}))
-        if not own:
-            raise
-        message = f"{error.message}; this recipe needs {', '.join(own)}, which only {name} has"
-        raise PrerequisiteError(message, hint=error.hint) from None
+    return tuple(found)

@@ -131,8 +131,20 @@ class SlotForecaster:
             batch=plan.verify.args.batch or BATCH,
             factor=self.factor,
         )
-        wanted = None if only is None else set(only)
-        return serve(list(self._requests(settings, wanted)), slots, prices)
+        texts = one.texts(plan.draft) if settings is not None else {}
+        heads = [h for h in one.trace.heads if only is None or h.id in only]
+        replies = [
+            SimulatedReply(
+                plain_steps(head.emitted)
+                if settings is None
+                else simulate(texts[head.id], settings, one.plan.profile),
+                head.prompt_tokens,
+                head.emitted,
+            )
+            for head in heads
+            if settings is None or head.id in texts
+        ]
+        return serve(replies, slots, prices)
 
     def best(
         self, slots: int, only: Collection[str] | None = None
@@ -144,22 +156,6 @@ class SlotForecaster:
             if (served := self.served(slots, settings, only)) is not None
         ]
         return max(found, key=lambda pair: pair[1].tokens_per_s, default=None)
-
-    def _requests(
-        self, settings: DraftSettings | None, wanted: set[str] | None
-    ) -> Iterator[SimulatedReply]:
-        one = self.forecaster
-        texts = one.texts(self.plan.draft) if settings is not None else {}
-        for head in one.trace.heads:
-            if wanted is not None and head.id not in wanted:
-                continue
-            if settings is None:
-                run = plain_steps(head.emitted)
-            elif head.id in texts:
-                run = simulate(texts[head.id], settings, one.plan.profile)
-            else:
-                continue
-            yield SimulatedReply(run, head.prompt_tokens, head.emitted)
 
     def _curves(self, by_slots: SlotCurveStep, one: CurveStep | None) -> SlotCurves | None:
         timed = self.forecaster.outcomes.result(by_slots)
@@ -225,7 +221,10 @@ def run_slots(layouts: Sequence[Layout], decision: Decision, executor: Executor)
     for slots in plan.slots:
         best = forecaster.best(slots, asked)
         for settings in dict.fromkeys((None, best[0] if best else usual, usual)):
-            configuration = _configuration(layout, draft, settings)
+            configuration = layout.baseline
+            if settings is not None:
+                key = layout.forecast.key(draft, settings)
+                configuration = next(c for c in layout.grid if c.key == key)
             served = forecaster.served(slots, settings, asked)
             if served is None:
                 continue
@@ -272,17 +271,6 @@ def _drafting(
             if plan is not None and plan.is_of(draft, key):
                 return able[key.engine], draft, key.settings
     return None
-
-
-def _configuration(
-    layout: Layout, draft: DraftForecast | HeadForecast, settings: DraftSettings | None
-) -> Configuration:
-    assert layout.forecast is not None, "asked before"
-    assert layout.baseline is not None, "asked before"
-    if settings is None:
-        return layout.baseline
-    key = layout.forecast.key(draft, settings)
-    return next(c for c in layout.grid if c.key == key)
 
 
 def predicted_speeds(

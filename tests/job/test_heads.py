@@ -142,10 +142,10 @@ def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
     assert rate(own[1]) > 0.3
     assert rate(counts(record, "q8")[1]) > 0.3
     by_name = {c.name: c for c in record.candidates}
-    inside, beside = by_name["own n_max=2"], by_name["alone n_max=2"]
-    for candidate in (inside, beside):
+    inside, apart = by_name["own n_max=2"], by_name["alone n_max=2"]
+    for candidate in (inside, apart):
         assert "draft-mtp" in candidate.command
-    assert str(folder / "head.gguf") in beside.command
+    assert str(folder / "head.gguf") in apart.command
     assert sum("whole.gguf" in word for word in inside.command) == 1
     assert not any("head.gguf" in word or "draft-model" in word for word in inside.command)
     assert by_name["no draft"].live is not None
@@ -239,8 +239,8 @@ def test_a_replay_counts_as_the_server_does(record: Record, replayed: Record) ->
     found = predicted(replayed)
     for n_max in (1, 2, 4):
         for p_min in (0.0, 0.3):
-            inside, beside = (found[name, n_max, p_min] for name in ("own", "alone"))
-            assert (inside.drafted, inside.accepted) == (beside.drafted, beside.accepted)
+            inside, apart = (found[name, n_max, p_min] for name in ("own", "alone"))
+            assert (inside.drafted, inside.accepted) == (apart.drafted, apart.accepted)
         careful, always = found["own", n_max, 0.3], found["own", n_max, 0.0]
         assert (careful.drafted or 0) < (always.drafted or 0)
         assert (careful.acceptance_rate or 0) > (always.acceptance_rate or 0)

@@ -136,7 +136,7 @@ def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> No
 
 
 @pytest.mark.engine
-def test_rivals_before_drafts_and_drafting_beside(traces: dict[float, Path]) -> None:
+def test_rivals_before_drafts_and_drafting_meanwhile(traces: dict[float, Path]) -> None:
     request = replace(TIMED, rival=("ngram-map-k:size_n=3,size_m=8",), n_max=(2, 4))
     found = answer(request, traces[0.0], DRAFT)
     (both,) = found["two_stage"]

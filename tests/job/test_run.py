@@ -186,10 +186,10 @@ def test_perplexity_and_kld_equal_a_hand_run(record: Record, bundled: Any, tmp_p
         *("-m", str(SOURCE), "-f", text, "--chunks", "4", *common),
         *("--kl-divergence-base", str(base)),
     )
-    told = re.search(rb"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", first)
-    assert told is not None
-    assert record.source_quality.perplexity == float(told[1])
-    assert record.source_quality.perplexity_error == float(told[2])
+    printed = re.search(rb"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", first)
+    assert printed is not None
+    assert record.source_quality.perplexity == float(printed[1])
+    assert record.source_quality.perplexity_error == float(printed[2])
     draft = record.draft("MIXED")
     second = run(
         b"Same top p:",

@@ -75,7 +75,7 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
 
 
 @pytest.mark.alone
-def test_every_model_is_read_once_beside_the_live_runs(home: Path, record: Record) -> None:
+def test_every_model_is_read_once_apart_from_live_runs(home: Path, record: Record) -> None:
     """For trace, replays, timings, controls and recounts together; it was 14 times a target."""
     logs = home / "logs"
     whole = [
