@@ -92,7 +92,7 @@ def assemble(
             for one, configuration in zip(found, configurations, strict=True)
         )
     # What came of every step that is timed: of each `others_cores` and its `warnings`.
-    timings = [found for step in timed if (found := outcomes.result(step)) is not None]
+    timings = [one for step in timed if (one := outcomes.result(step)) is not None]
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),

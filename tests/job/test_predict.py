@@ -20,7 +20,6 @@ from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
 from cook.job.predict import PredictRequest, predict_on_trace, predict_typed
 from cook.job.predict_show import print_prediction
@@ -28,7 +27,6 @@ from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.iid import tokens_per_cycle
-from cook.trace.compatible import require_draft
 from cook.trace.session import TracePlan, record
 from cook.trace.worker_target import WorkerTarget
 
@@ -147,30 +145,21 @@ def test_rivals_before_drafts_and_drafting_meanwhile(traces: dict[float, Path]) 
 
 
 @pytest.mark.engine
-def test_another_vocabulary_is_refused_with_the_tokens(
-    traces: dict[float, Path], tiny_model: Path
-) -> None:
-    trace = TraceFile(traces[0.0])
-    require_draft(trace, DRAFT)
-    with pytest.raises(InputError, match=r"cannot draft for target-q8_0.gguf: .*target.*draft"):
-        require_draft(trace, tiny_model)
-    with pytest.raises(InputError, match="cannot draft"):
-        answer(PredictRequest(n_max=(2,)), traces[0.0], tiny_model)
-
-
-@pytest.mark.engine
-def test_a_draft_that_is_no_model_is_refused_as_what_it_is(
-    traces: dict[float, Path], tmp_path: Path
+def test_a_draft_that_cannot_be_is_refused_as_what_it_is(
+    traces: dict[float, Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
     tensor = tensor_of("blk.0.attn_q.weight.lora_a", (4,), 0, bytes(16))
     lora = tmp_path / "lora.gguf"
     write_gguf_file(lora, {k: encode(v) for k, v in metadata.items()}, [tensor])
-    with pytest.raises(InputError, match=r"lora\.gguf: this is a LoRA adapter, no model") as caught:
-        answer(PredictRequest(n_max=(2,)), traces[0.0], lora)
-    assert (
-        caught.value.hint == "merge it into its model first: llama-export-lora -m MODEL --lora FILE"
-    )
+    for draft, message in (
+        (tiny_model, r"cannot draft for target-q8_0.gguf: .*target.*draft"),
+        (lora, r"lora\.gguf: this is a LoRA adapter, no model"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            answer(PredictRequest(n_max=(2,)), traces[0.0], draft)
+    merge = "merge it into its model first: llama-export-lora -m MODEL --lora FILE"
+    assert caught.value.hint == merge
 
 
 def test_typed_numbers() -> None:
@@ -203,7 +192,9 @@ LOGGED = PredictRequest(acceptance=102 / 168, target_ms=20.0, draft_ms=1.0)
         ({"n_max": (2, 6)}, 3, True),
     ],
 )
-def test_acceptance_is_of_a_length(changed: dict[str, Any], length: int, assumed: bool) -> None:
+def test_acceptance_is_what_a_log_prints(
+    changed: dict[str, Any], length: int, assumed: bool
+) -> None:
     found = predict_typed(replace(LOGGED, **changed))
     assert tokens_per_cycle(found.alpha, length) == pytest.approx(1 + length * 102 / 168)
     assert any(f"at n_max {length}, llama-server's own" in w for w in found.warnings) == assumed
@@ -260,24 +251,25 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
     assert "--link-mbit is left out" in unknown.warnings[-1]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"slots": (2,)}, "--slots needs drafts"),
-        ({"slots": (2,), "target": TARGET, "draft_ms": 0.2}, "--slots needs drafts"),
-        ({"link_mbit": 1000.0}, "--link-mbit goes with"),
-        ({"drafts": ()}, "a trace and a draft"),
-        ({"trace": None}, "a trace and a draft"),
-        ({"rival": ("ngram",)}, "rival ngram: type"),
-        ({"rival": ("ngram-mod:size_n",)}, "not KEY=NUMBER"),
-        ({"rival": ("ngram-mod:size_n=0",)}, "size_n"),
-        ({"rival": ("all:size_n=3",)}, "every engine's own numbers"),
-    ],
-)
-def test_options_of_a_trace_that_cannot_be(changed: dict[str, Any], message: str) -> None:
+def refused(changed: dict[str, Any], message: str) -> None:
     whole = replace(PredictRequest(trace=Path("some.trace"), drafts=(DRAFT,)), **changed)
     with pytest.raises(InputError, match=message):
         _ = whole.rivals, predict_on_trace(whole, Output(Mode.QUIET))
+
+
+def test_slots_are_timed_here_and_a_speed_belongs_to_a_link() -> None:
+    refused({"slots": (2,)}, "--slots needs drafts")
+    refused({"slots": (2,), "target": TARGET, "draft_ms": 0.2}, "--slots needs drafts")
+    refused({"link_mbit": 1000.0}, "--link-mbit goes with")
+
+
+def test_a_trace_and_a_draft_or_rivals_that_there_are() -> None:
+    refused({"drafts": ()}, "a trace and a draft")
+    refused({"trace": None}, "a trace and a draft")
+    refused({"rival": ("ngram",)}, "rival ngram: type")
+    refused({"rival": ("ngram-mod:size_n",)}, "not KEY=NUMBER")
+    refused({"rival": ("ngram-mod:size_n=0",)}, "size_n")
+    refused({"rival": ("all:size_n=3",)}, "every engine's own numbers")
 
 
 @pytest.mark.engine

@@ -68,6 +68,10 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
     live = {c.draft for c in drafting if c.live is not None}
     assert live == {"Q4_K_M", "Q2_K"}, "one of each file is in the first block"
     assert record.together is True
+
+
+@pytest.mark.alone
+def test_the_noise_floor_is_measured(record: Record) -> None:
     (floor,) = record.noise
     assert floor.engine == "bundled"
     assert 0 <= floor.acceptance < 0.1
@@ -138,7 +142,7 @@ def test_the_control_ran_without_a_draft(record: Record) -> None:
 SAMPLED = BRIEF.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
 
 
-def test_where_the_target_samples_both_rules_are_shown(
+def test_where_the_target_samples_both_rules_are_told(
     others: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = build(others, "replay", SAMPLED, "--wide")
