@@ -221,6 +221,7 @@ def test_two_engines_are_in_one_table_over_the_fastest_no_draft(built: Building)
     assert (winner.speedup or 0) > 1.5
     assert {c.engine for c in record.candidates if c.live} == {"one", "two"}
     assert {f.engine for f in record.factors} <= {"one", "two"}
+    assert {f.engine for f in record.noise} == set(record.engines) == {"one", "two"}
 
 
 def test_acceptance_is_a_count_and_no_pass_is_repeated_for_it(built: Building) -> None:

@@ -103,16 +103,6 @@ def test_rivals_need_no_draft(traces: dict[float, Path]) -> None:
 
 
 @pytest.mark.engine
-def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
-    found = answer(replace(TIMED, n_max=(4,)), traces[0.8], DRAFT)
-    draft = found["drafts"][0]
-    (sampled,) = draft["rejection_sampling"]
-    # exact match with a fresh sample never accepts more than the maximal coupling does
-    assert sampled["acceptance"] > draft["settings"][0]["acceptance"]
-    assert sampled["decode_tokens_per_s"] > draft["settings"][0]["decode_tokens_per_s"]
-
-
-@pytest.mark.engine
 def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> None:
     """On its own text a chain's expectation is about what replay counts; both rules, with ends."""
     request = replace(TIMED, n_max=(1, 4), temperature=(0.8, 0.3), top_p=(0.95,))
@@ -131,17 +121,6 @@ def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> No
     assert rows[0.3, 1]["engine"]["acceptance"][0] > own[0]
     assert [w for w in found["warnings"] if "at temperature 0.3" in w]
     assert not [w for w in found["warnings"] if "at temperature 0.8" in w], "its own chain"
-
-
-@pytest.mark.engine
-def test_rivals_before_drafts_and_drafting_meanwhile(traces: dict[float, Path]) -> None:
-    request = replace(TIMED, rival=("ngram-map-k:size_n=3,size_m=8",), n_max=(2, 4))
-    found = answer(request, traces[0.0], DRAFT)
-    (both,) = found["two_stage"]
-    assert both["name"].startswith("ngram-map-k size_n=3 size_m=8, then draft-f16 n_max=")
-    (rival,), (draft,) = found["rivals"], found["drafts"]
-    assert both["draft_n"] > rival["draft_n"], "the draft model drafts the rest"
-    assert draft["parallel"]["dsi"]["decode_tokens_per_s"] > 1000 / 1.5
 
 
 @pytest.mark.engine

@@ -328,25 +328,3 @@ def test_every_listed_chain_is_forecast_on_its_own_text(
     kinds = [step.label for step in record.steps if step.kind == "trace"]
     assert kinds == ["trace (bundled)", "trace at temperature 0.8 (bundled)"]
     assert "at temperature 0.8: " in capsys.readouterr().out
-
-
-def test_two_engines_make_one_table_and_one_pick(others: Path, bundled: Any) -> None:
-    """The same build under two names stands for two engines: a trace and a baseline for each."""
-    directory = Path(bundled.tool("quantize")).parent
-    engines = ("--engine", "bundled", "--engine", f"twin={directory}")
-    record = build(others, "replay", BRIEF, *engines)
-    assert set(record.engines) == {"bundled", "twin"}
-    assert {d.quant for d in record.drafts} == {
-        *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
-    }
-    bare = {c.name: c for c in record.candidates if c.draft is None}
-    assert set(bare) == {"no draft@bundled", "no draft@twin"}
-    best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)
-    for candidate in record.candidates:
-        if candidate.live is not None:
-            # Of the same requests, where the figures are of all that each was dealt.
-            assert candidate.speedup == pytest.approx(
-                (candidate.live.end_to_end_speed or 0) / best, rel=0.3
-            )
-    assert record.pick.candidate in {c.name for c in record.candidates}
-    assert {f.engine for f in record.noise} == {"bundled", "twin"}
