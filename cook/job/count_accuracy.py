@@ -92,15 +92,14 @@ def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> Rec
     assert key.ngram is not None, "asked of n-grams only"
     rounds = list(dealt.outcomes(forecaster.outcomes.result))
     known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]
-    if not known:
-        return None
-    plan, trace = forecaster.plan, forecaster.trace
+    plan = forecaster.plan
     draft = next((d for d in plan.every if plan.is_of(d, key)), None)
     seen = forecaster.texts(draft) if draft is not None else {}
-    eog = frozenset(trace.header.eog)
     limits = {"n_predict": plan.n_predict, "context": plan.context}
     pairs: list[tuple[PromptRun, Simulation]] = []
     for outcome in known:
+        trace = forecaster.trace
+        eog = frozenset(trace.header.eog)
         server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
         prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up or ())
         server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))

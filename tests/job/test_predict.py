@@ -142,19 +142,16 @@ def test_a_draft_that_cannot_be_is_refused_as_what_it_is(
 
 
 def test_typed_numbers() -> None:
-    found = predict_typed(
-        PredictRequest(
-            token_acceptance=0.62,
-            target_ms=146,
-            draft_ms=12,
-            verify="1:146,2:170,5:220",
-            n_max=(1, 2, 3),
-        )
-    )
-    first = found.settings[0]
-    assert first.cycle_ms == pytest.approx(170 + 2 * 12)
-    assert first.acceptance_length == pytest.approx(1.62)
-    assert found.no_draft_tokens_per_s == pytest.approx(1000 / 146)
+    out, err, times = io.StringIO(), io.StringIO(), "1:146,2:170,5:220"
+    typed = PredictRequest(target_ms=146, draft_ms=12, verify=times, n_max=(1, 2, 3))
+    print_prediction(replace(typed, token_acceptance=0.62), Output(Mode.JSON, out, err))
+    found = json.loads(out.getvalue())
+    first = found["settings"][0]
+    assert first["cycle_ms"] == pytest.approx(170 + 2 * 12)
+    assert first["acceptance_length"] == pytest.approx(1.62)
+    assert found["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
+    assert "pooled" in err.getvalue()
+    assert "every batch is taken to cost" not in err.getvalue(), "its times are typed"
 
 
 LOGGED = PredictRequest(acceptance=102 / 168, target_ms=20.0, draft_ms=1.0)
