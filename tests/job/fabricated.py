@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from cook.engines.base import EngineIdentity, ModelArgs, ServerJob
+from cook.engines.base import EngineIdentity, ModelArgs
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -73,9 +73,6 @@ class FakeEngine:
 
     def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
         return given.as_draft_of(target)
-
-    def check_prompts(self, job: ServerJob, tokens: int) -> None:
-        return
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ RECIPE: dict[str, Any] = {
         "target": {"source": "target.gguf", "args": {"threads": 3, "n_gpu_layers": 99}},
         "prompts": "demo",
         "max_tokens": 64,
+        "limit": 8,
         "sampling": {"temperature": 0.8, "top_p": 0.9},
         "draft": {"n_max": [2, 4], "p_min": [0.5], "args": {"threads": 2}},
     },
@@ -74,7 +75,7 @@ def test_options_replace_what_a_recipe_says_key_by_key(recipe: Path) -> None:
     assert (score.sampling.temperature, score.sampling.top_p) == ((0.5,), (0.9,))
     assert (score.draft.n_max, score.draft.p_min) == ((3,), (0.5,))
     assert score.draft.args.threads == 2
-    assert (score.max_tokens, score.prompts, score.limit) == (32, "demo", None)
+    assert (score.max_tokens, score.prompts, score.limit) == (32, "demo", 8)
     assert (pick.maximize, pick.confidence) == ("decode_speed", 0.9)
     alone = score_recipe("T.gguf", ["D.gguf"], None, settings, "decode_speed").recipe
     assert (alone.score.max_tokens, alone.score.target.args.cache_type_k) == (32, "q8_0")

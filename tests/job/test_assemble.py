@@ -363,7 +363,7 @@ def test_a_long_list_of_names_is_cut_but_counted(tmp_path: Path) -> None:
     assert (len(found.skipped), found.skipped_count) == (MAX_SKIPPED, 100)
 
 
-def test_spans_account_for_every_matrix_once(tmp_path: Path) -> None:
+def test_spans_account_for_every_matrix_once(tmp_path: Path, tiny_model: Path) -> None:
     tensors = read_gguf(FILE).tensors
     matrices = [t for t in tensors if len(t.shape) > 1 and t.name.endswith(".weight")]
     spans = type_map(FILE)
@@ -375,6 +375,8 @@ def test_spans_account_for_every_matrix_once(tmp_path: Path) -> None:
     layers = {t.name.split(".")[1] for t in tensors if "ffn_up_exps" in t.name}
     assert experts.layers == len(layers), "layers that are alike are one span"
     assert (experts.types, experts.bpw) == ({"f16": 3}, 16)
+    (attention,) = (s for s in type_map(tiny_model) if s.group == "attention")
+    assert attention.layers == 1 + (attention.last_layer or 0) > 1
     (embeddings,) = (s for s in spans if s.group == "embeddings")
     assert (embeddings.first_layer, embeddings.layers) == (None, 1)
     assert TypeSpan("other", 0, 0, {"type 999": 1}, 256, None).bpw is None

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cook.job.count_accuracy import acceptance_deviation, acceptance_floor, rival_counts
 from cook.job.decide import Dealing
 from cook.job.forecast import Forecaster
-from cook.job.layout import dealt_into
 from cook.record.record import CandidateKey
 from cook.steps.deal import Dealt
 from tests.job.fabricated import Fabrication, World
@@ -33,8 +32,10 @@ def dealt(folder: Path, shares: int) -> tuple[CandidateKey, Dealt, Forecaster]:
     rival = next(c for c in laid_out.grid if c.key.ngram is not None)
     fabrication.run([plan.trace])
     dealing = Dealing(fabrication, True, 600.0, {})
-    for share in dealt_into(rival.live.prompts, shares):
-        assert dealing.deal([bare, rival], share)
+    prompts = rival.live.prompts
+    each = len(prompts) // shares
+    for start in range(0, len(prompts), each):
+        assert dealing.deal([bare, rival], prompts[start : start + each])
     found = dealing.dealt(rival.key)
     assert found is not None
     return rival.key, found, Forecaster(plan, fabrication.outcomes)

@@ -3,9 +3,11 @@ picked: by whole made-up builds, and by dealings alone."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -257,6 +259,10 @@ def test_live_speedups_over_those_forecast_are_the_factors(record: Record) -> No
     assert (found.engine, found.drafts) == ("bundled", len(ran))
     assert 1.0 < found.end_to_end < 1.15
     assert found.decode > 0.95
+    whole = [math.log((c.speedup or 0) / (c.predicted.speedup or 1)) for c in ran]
+    decode = [math.log((c.decode_speedup or 0) / (c.predicted.decode_speedup or 1)) for c in ran]
+    assert math.log(found.end_to_end) == pytest.approx(fmean(whole))
+    assert math.log(found.decode) == pytest.approx(fmean(decode))
 
 
 LAYOUT = layout()

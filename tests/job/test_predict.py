@@ -143,7 +143,7 @@ def test_a_draft_that_cannot_be_is_refused_as_what_it_is(
 
 def test_typed_numbers() -> None:
     out, err, times = io.StringIO(), io.StringIO(), "1:146,2:170,5:220"
-    typed = PredictRequest(target_ms=146, draft_ms=12, verify=times, n_max=(1, 2, 3))
+    typed = PredictRequest(target_ms=146, draft_ms=12, verify=times, n_max=(1, 2, 4, 5))
     print_prediction(replace(typed, token_acceptance=0.62), Output(Mode.JSON, out, err))
     found = json.loads(out.getvalue())
     first = found["settings"][0]
@@ -151,6 +151,7 @@ def test_typed_numbers() -> None:
     assert first["acceptance_length"] == pytest.approx(1.62)
     assert found["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
     assert "pooled" in err.getvalue()
+    assert "what n_max 5 costs is drawn on from there" in err.getvalue()
     assert "every batch is taken to cost" not in err.getvalue(), "its times are typed"
 
 
