@@ -191,8 +191,9 @@ def test_what_several_steps_warn_of_is_said_once_with_their_names() -> None:
     assert many.endswith(f"q11 and 488 more: {why}")
 
 
-def test_checks_that_failed_say_so_and_the_control_fails_no_build(built: Building) -> None:
-    made = built(World(failing=("recount of live requests", "no-draft control")))
+def test_checks_that_failed_and_timings_that_were_disturbed_are_named(built: Building) -> None:
+    crashes = ("recount of live requests", "no-draft control")
+    made = built(World(failing=crashes, busy=("draft times",)))
     assert not any("control" in failure for failure in made.failures)
     ran = [c for c in made.record.candidates[1:] if c.live is not None]
     for candidate in ran:
@@ -201,6 +202,10 @@ def test_checks_that_failed_say_so_and_the_control_fails_no_build(built: Buildin
     (check,) = (c.output for c in ran if c.output is not None)
     assert (check.control, check.gap_is_measured) == (None, False)
     assert check.not_controlled.endswith("it crashed")
+    assert made.record.disturbed == 2
+    (warning,) = [w for w in made.record.warnings if "disturbed" in w]
+    assert warning.startswith("2 of ")
+    assert "up to 2.0 cores" in warning
 
 
 def test_where_nothing_is_predicted_everything_runs_live(built: Building) -> None:
@@ -223,14 +228,6 @@ def test_an_engine_of_which_nothing_could_be_predicted_is_named(built: Building)
     bare = {c.name for c in record.candidates if c.draft is None}
     assert bare == {"no draft@one", "no draft@two"}
     assert {c.engine for c in record.candidates if c.predicted} == {"one"}
-
-
-def test_disturbed_timings_are_counted_and_named_once(built: Building) -> None:
-    record = built(World(busy=("draft times",))).record
-    assert record.disturbed == 2
-    (warning,) = [w for w in record.warnings if "disturbed" in w]
-    assert warning.startswith("2 of ")
-    assert "up to 2.0 cores" in warning
 
 
 def test_rejection_sampling_is_of_a_sampled_target(built: Building) -> None:

@@ -228,8 +228,11 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
     assert "--link-mbit is left out" in unknown.warnings[-1]
 
 
+ON_TRACE = PredictRequest(trace=Path("some.trace"), drafts=(DRAFT,))
+
+
 def refused(changed: dict[str, Any], message: str) -> None:
-    whole = replace(PredictRequest(trace=Path("some.trace"), drafts=(DRAFT,)), **changed)
+    whole = replace(ON_TRACE, **changed)
     with pytest.raises(InputError, match=message):
         _ = whole.rivals, predict_on_trace(whole, Output(Mode.QUIET))
 
@@ -238,6 +241,16 @@ def test_slots_are_timed_here_and_a_speed_belongs_to_a_link() -> None:
     refused({"slots": (2,)}, "--slots needs drafts")
     refused({"slots": (2,), "target": TARGET, "draft_ms": 0.2}, "--slots needs drafts")
     refused({"link_mbit": 1000.0}, "--link-mbit goes with")
+
+
+def test_options_that_do_not_go_together() -> None:
+    refused({"acceptance_at": 4}, "go with --acceptance")
+    refused({"target": TARGET, "target_ms": 3.0}, "give one of them")
+    refused({"verify": "1:x"}, "is not TOKENS:MS")
+    refused({"n_max": (4, 33)}, "--n-max must be between 1 and 32")
+    for typed in ({"acceptance": 0.5}, {"token_acceptance": 0.5}):
+        with pytest.raises(InputError, match="--acceptance replaces the trace"):
+            print_prediction(replace(ON_TRACE, **typed), Output(Mode.QUIET))
 
 
 def test_a_trace_and_a_draft_or_rivals_that_there_are() -> None:

@@ -110,29 +110,10 @@ def test_what_is_not_worth_it_says_so_in_a_line(capsys: pytest.CaptureFixture[st
     assert "say the same: give one of them" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--overhead-ms", "1"), "--overhead-ms and --acceptance-at go with --acceptance"),
-        (("--target", "target.gguf", "--target-ms", "3"), "give one of them"),
-        (("--verify", "1:x"), "is not TOKENS:MS"),
-        (("--acceptance", "0.5"), "--acceptance replaces the trace"),
-        (("--token-acceptance", "0.5"), "--acceptance replaces the trace"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    arguments: tuple[str, ...],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert predicted(tmp_path, monkeypatch, *arguments) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_replay_that_fails_is_the_answer(
+def test_a_replay_that_fails_or_an_option_that_does_not_fit_is_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predicted(tmp_path, monkeypatch, world=World(failing=("replay large",))) == 1
     assert "replay large (bundled): it crashed" in capsys.readouterr().err
+    assert predicted(tmp_path, monkeypatch, "--overhead-ms", "1") == 2
+    assert "--overhead-ms and --acceptance-at go with --acceptance" in capsys.readouterr().err
