@@ -64,6 +64,7 @@ def test_rivals_are_simulated_in_the_order_of_the_trace(tmp_path: Path) -> None:
     forecasts = found.forecasts(PICK)
     bare, *rivals = [f for f in forecasts if not f.key.is_file]
     assert [f.name for f in rivals] == ["ngram-cache", "ngram-map-k size_n=2 size_m=4"]
+    assert [forecasts[0], *forecasts[-2:]] == [bare, *rivals], "drafts are between"
     trace = fabrication.trace_of(found.plan.trace)
     for forecast in rivals:
         assert forecast.key.ngram is not None

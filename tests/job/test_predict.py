@@ -248,7 +248,8 @@ def test_options_that_do_not_go_together() -> None:
     refused({"target": TARGET, "target_ms": 3.0}, "give one of them")
     refused({"verify": "1:x"}, "is not TOKENS:MS")
     refused({"n_max": (4, 33)}, "--n-max must be between 1 and 32")
-    for typed in ({"acceptance": 0.5}, {"token_acceptance": 0.5}):
+    for name in ("acceptance", "token_acceptance"):
+        typed: dict[str, Any] = {name: 0.5}
         with pytest.raises(InputError, match="--acceptance replaces the trace"):
             print_prediction(replace(ON_TRACE, **typed), Output(Mode.QUIET))
 
