@@ -400,7 +400,7 @@ class Decision:
 
     def _seated(self) -> list[Configuration]:
         """No draft of every engine, and the candidates that may be the best: those of other files
-        first, until something ran, and then the best draft and others by their chance."""
+        first, until something ran, and then the best draft, its rival, and others by chance."""
         able = [c for c in self.grid.values() if c.key.ngram is None and self._open(c.key)]
         asked = [c for c in able if c.name == self.again]
         found, ran = self.standings, self.dealing.runs
@@ -410,6 +410,7 @@ class Decision:
             near = [c for c in able if found.chance[c.key] >= PROMISING]
             leading = [c for c in able if ran.get(c.key)]
             leading = [max(leading, key=lambda c: found.value[c.key])] if leading else []
+            leading += [c for c in able if ran and not self.decided and c.key == found.rival]
             if not ran:
                 firsts = {c.live.draft: c for c in reversed(able)}.values()
                 best = sorted(firsts, key=lambda c: -found.value[c.key])[:FILES]
