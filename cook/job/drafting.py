@@ -14,8 +14,8 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.heads import Head, head_alone, head_of, only_inside
-from cook.formats.output_tensor import has_output_type, with_output_type
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
+from cook.formats.quantized_file import has_output_type, with_output_type
 from cook.formats.reduction import Reduction, kept_tensors
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source

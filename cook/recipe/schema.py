@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
-from cook.formats.gguf_split import UNITS, SplitLimit
+from cook.formats.gguf_writer import UNITS, SplitLimit
 from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED

@@ -28,8 +28,14 @@ from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, header_if_there, read_gguf, read_shard
-from cook.formats.gguf_split import SplitLimit, write_split_gguf
-from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_copy
+from cook.formats.gguf_writer import (
+    SplitLimit,
+    copy_of,
+    encode,
+    tensor_at,
+    write_copy,
+    write_split_gguf,
+)
 from cook.formats.heads import head_alone
 from cook.formats.imatrix_file import Imatrix, entry_for, read_imatrix
 from cook.formats.quant_types import (

@@ -33,21 +33,19 @@ SCALARS = st.one_of(
 @settings(max_examples=40, deadline=None, database=None)
 @given(
     st.dictionaries(NAMES, SCALARS, max_size=6),
-    st.dictionaries(NAMES, st.tuples(st.integers(0, 500), st.binary(max_size=70)), max_size=6),
+    st.dictionaries(NAMES, st.binary(max_size=70), max_size=6),
 )
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     metadata: dict[str, bool | int | float | str],
-    tensors: dict[str, tuple[int, bytes]],
+    tensors: dict[str, bytes],
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round.gguf"
-    new = [tensor_of(n, (len(data),), 24, data) for n, (_, data) in tensors.items()]
+    new = [tensor_of(n, (len(data),), 24, data) for n, data in tensors.items()]
     write_gguf_file(path, {k: encode(v) for k, v in metadata.items()}, new)
     gguf = read_gguf(path)
     assert dict(gguf.metadata) == metadata
-    assert {t.name: gguf.read_tensor_bytes(t.name) for t in gguf.tensors} == {
-        n: data for n, (_, data) in tensors.items()
-    }
+    assert {t.name: gguf.read_tensor_bytes(t.name) for t in gguf.tensors} == tensors
 
 
 @settings(max_examples=40, deadline=None, database=None)
@@ -77,8 +75,6 @@ def test_imatrix_round_trips(
 
 def test_the_demo_draft_rewritten_is_byte_identical(tmp_path: Path) -> None:
     path, copy = demo_dir() / "draft-f16.gguf", tmp_path / "copy.gguf"
-    if not path.exists():
-        pytest.skip(f"{path} has not been made yet")
     draft = read_gguf(path)
     write_gguf_file(copy, draft.raw_metadata(), [copy_of(draft, t.name) for t in draft.tensors])
     assert copy.read_bytes() == path.read_bytes()

@@ -11,10 +11,6 @@ from cook.errors import InternalError, PrerequisiteError
 from cook.formats.sampling import Sampling
 
 
-def test_what_is_left_to_the_engine_is_not_said() -> None:
-    assert Sampling(0.7, min_p=0.1).asked() == {"temperature": 0.7, "seed": 1, "min_p": 0.1}
-
-
 def test_greedy_is_the_likeliest_token_whatever_else_is_asked() -> None:
     greedy = Sampling(top_k=40, top_p=0.9, repeat_penalty=1.1, seed=3)
     assert greedy.asked() == {"temperature": 0.0, "seed": 3, "top_k": 1}
@@ -26,6 +22,7 @@ def test_greedy_is_the_likeliest_token_whatever_else_is_asked() -> None:
 
 def test_applied_is_what_a_server_does_unless_told_otherwise() -> None:
     asked = Sampling(0.7, top_p=0.9, seed=2)
+    assert asked.asked() == {"temperature": 0.7, "seed": 2, "top_p": 0.9}
     assert not asked.is_whole
     whole = asked.applied()
     assert whole == Sampling(0.7, 40, 0.9, 0.05, 1.0, seed=2)
@@ -39,12 +36,9 @@ def test_applied_is_what_a_server_does_unless_told_otherwise() -> None:
     assert (request["repeat_penalty"], request["dry_multiplier"]) == (1.0, 0.0)
 
 
-def test_the_worker_knows_no_penalties() -> None:
+def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(PrerequisiteError, match="repeat penalty"):
         Sampling(0.7, repeat_penalty=1.1).applied().worker_fields()
-
-
-def test_an_unknown_chain_is_not_guessed() -> None:
     with pytest.raises(InternalError, match="not known"):
         Sampling(0.7).whole_request()
 
@@ -56,8 +50,8 @@ def test_a_file_with_another_chain_is_refused(bad: dict[str, float]) -> None:
 
 
 def test_in_a_trace_it_is_written_as_ever() -> None:
-    told = TypeAdapter(Sampling).dump_json(Sampling(0.7, min_p=0.1).applied("server"))
-    assert told == (
+    said = TypeAdapter(Sampling).dump_json(Sampling(0.7, min_p=0.1).applied("server"))
+    assert said == (
         b'{"temperature":0.7,"top_k":40,"top_p":0.95,"min_p":0.1,"repeat_penalty":1.0,'
         b'"seed":1,"draws":"server"}'
     )
