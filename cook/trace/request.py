@@ -21,9 +21,8 @@ from cook.graph.step import source
 from cook.output import Output
 from cook.paths import cook_home
 from cook.prompts.prompt_set import BUNDLED, load_prompts, select
-from cook.trace.server_target import ServerTarget, server_facts
+from cook.trace.server_target import ServerTarget, Tokenizer, server_facts
 from cook.trace.session import EXTRA, RecordingTarget, TracePlan, TraceTotals, record
-from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
 
 

@@ -18,7 +18,7 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary, tokens_about
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
-from cook.trace.tokenizer import Tokenizer
+from cook.trace.server_target import Tokenizer
 
 TARGET = Vocabulary("BPE", 1, 2, False, False, tuple(f"t{i}".encode() for i in range(400)))
 Read = Callable[..., Vocabulary]
