@@ -22,8 +22,7 @@ from cook.graph.step import Input, Source
 from cook.job.layout import DraftPlan, Rival
 from cook.job.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.paths import cook_home
-from cook.prompts.calibration import split_for_calibration
-from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, split_for_calibration
 from cook.recipe.active import TokenReads
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.lint import no_head_imatrix

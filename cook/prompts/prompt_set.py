@@ -4,6 +4,10 @@ One JSON object a line, or a list of them, with ``id``, ``category`` and ``promp
 ``context`` are optional. A record may be a conversation (``cook/prompts/conversation.py``). Blank
 lines are skipped. Anything else that is wrong is an ``InputError`` with the file and the line, and
 nothing is loaded.
+
+What the target writes on some of the prompts may tune an imatrix. A draft that was calibrated on
+the very text it is scored on would look better than it is. So a prompt calibrates or scores, never
+both, and which of the two depends on its id alone: adding or leaving out other prompts moves none.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ BUNDLED: Mapping[str, Path] = {
     "demo-calibration": demo_dir() / "data" / "prompts-calibration.jsonl",
 }
 """The sets that ship with cook, and their files."""
+OWN_SETS = {"demo": "demo-calibration"}
+"""Sets that come with prompts of their own for calibration."""
+SHARE = 3
+"""One prompt in so many calibrates, where a set has none of its own for it."""
 HALVES: tuple[Half, Half] = ("pick", "report")
 KEYS = frozenset({"id", "category", "prompt", "half", "context"})
 REQUIRED = ("id", "category", "prompt")
@@ -185,6 +193,54 @@ def balance_halves(prompts: PromptSet) -> PromptSet:
         surplus[category] -= 2 * sign
     changed = tuple(dealt)
     return prompts if changed == prompts.prompts else replace(prompts, prompts=changed)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Prompts to calibrate on, and those left to score on."""
+
+    calibration: PromptSet
+    scoring: PromptSet
+
+
+def calibrates(prompt_id: str) -> bool:
+    """Whether the prompt of this id is kept for calibration, in any set and for ever."""
+    digest = hashlib.sha256(f"calibration\0{prompt_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SHARE == 0
+
+
+def split_for_calibration(source: str | Path, prompts: PromptSet) -> Split:
+    """``prompts`` of ``source``, split in two before any limit or choice of categories.
+
+    InputError when one part is empty, or a text is in both.
+    """
+    if source in OWN_SETS:
+        split = Split(load_prompts(OWN_SETS[str(source)]), prompts)
+    else:
+        kept = [p for p in prompts.prompts if calibrates(p.id)]
+        rest = [p for p in prompts.prompts if not calibrates(p.id)]
+        if not kept or not rest:
+            empty = "calibration" if not kept else "scoring"
+            raise InputError(
+                f"{prompts.name}: of {len(prompts.prompts)} prompts none is left for {empty} "
+                "(imatrix.corpus: trace keeps one in three apart, by its id)",
+                hint="give more prompts, or a text as imatrix.corpus",
+            )
+        split = Split(subset(prompts, kept), subset(prompts, rest))
+    require_apart(split.calibration, split.scoring)
+    return split
+
+
+def require_apart(calibration: PromptSet, scoring: PromptSet) -> None:
+    """InputError for a prompt text that both sets have."""
+    texts = {p.whole.strip(): p.id for p in calibration.prompts}
+    for prompt in scoring.prompts:
+        if (twin := texts.get(prompt.whole.strip())) is not None:
+            raise InputError(
+                f"{scoring.name}: prompt {prompt.id} is also calibrated on (as {twin}): its score "
+                "would flatter",
+                hint="leave one of the two out",
+            )
 
 
 _EXAMPLE = 'a line looks like {"id": "code-01", "category": "code", "prompt": "..."}'
