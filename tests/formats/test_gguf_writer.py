@@ -46,20 +46,6 @@ def test_encoding_of_values() -> None:
     assert encode(array) == struct.pack("<IIQ", 9, 0, 2) + b"ab"
 
 
-@pytest.mark.parametrize("alignment", [32, 4096])
-def test_alignment(tmp_path: Path, alignment: int) -> None:
-    path = tmp_path / "a.gguf"
-    tensors = [tensor_of(n, (5,), 24, b"12345") for n in ("a", "b")]
-    metadata = {"general.alignment": encode(alignment)}
-    write_gguf_file(path, metadata, tensors, alignment=alignment)
-    gguf = read_gguf(path)
-    assert gguf.alignment == alignment
-    assert gguf.data_offset % alignment == 0
-    assert [t.offset for t in gguf.tensors] == [0, alignment]
-    assert gguf.file_bytes == gguf.data_offset + 2 * alignment
-    assert gguf.read_tensor_bytes("b") == b"12345"
-
-
 def test_upstreams_reader_agrees(tmp_path: Path) -> None:
     upstream = pytest.importorskip("gguf")
     path = tmp_path / "a.gguf"
