@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from cook.errors import InputError, InternalError
 from cook.files import SHARED_BLOCK, FileRange, atomic_write
@@ -93,8 +92,17 @@ def write_gguf_file(
     header = encode_header(metadata, tensors, alignment=alignment)
     with atomic_write(path, durable=durable) as file:
         file.write(header)
-        for data in _runs(tensors, alignment):
-            _write(file, data, alignment)
+        for run in _runs(tensors, alignment):
+            written = 0
+            if isinstance(run.data, FileRange):
+                run.data.append_to(file)
+                written = run.data.size_bytes
+            else:
+                for part in run.data():
+                    written += file.write(part)
+            if written != run.size_bytes:
+                raise InternalError(f"{run.name}: {written} bytes of {run.size_bytes} were written")
+            file.write(bytes(-written % alignment))
 
 
 def write_copy(source: GgufFile, path: Path) -> Path:
@@ -242,19 +250,6 @@ def _runs(tensors: Sequence[NewTensor], alignment: int) -> list[NewTensor]:
                 continue
         runs.append(tensor)
     return runs
-
-
-def _write(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
-    written = 0
-    if isinstance(tensor.data, FileRange):
-        tensor.data.append_to(file)
-        written = tensor.data.size_bytes
-    else:
-        for part in tensor.data():
-            written += file.write(part)
-    if written != tensor.size_bytes:
-        raise InternalError(f"{tensor.name}: {written} bytes of {tensor.size_bytes} were written")
-    file.write(bytes(-written % alignment))
 
 
 def _kind_of(values: Sequence[MetadataScalar]) -> ValueType:

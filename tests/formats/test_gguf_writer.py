@@ -181,7 +181,7 @@ def test_the_files_are_those_of_llama_gguf_split(
     name = "llama-gguf-split"
     tool = shutil.which(name, path=bundled.facts.bin_dir) or shutil.which(name)
     if tool is None:
-        pytest.skip("SKIPPED LOUDLY: no llama-gguf-split beside the engine's tools or on PATH")
+        pytest.skip("SKIPPED LOUDLY: no llama-gguf-split among the engine's tools or on PATH")
     argv = [tool, "--split", *flags, str(tiny_model), str(tmp_path / "theirs")]
     subprocess.run(argv, check=True, capture_output=True, env={**bundled.environment()})
     theirs = sorted(tmp_path.glob("theirs-*.gguf"))

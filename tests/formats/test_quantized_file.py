@@ -79,7 +79,7 @@ def test_mainline_moves_to_the_end_what_ik_changes_where_it_stands(
     found = put(source, flavour, WHOLE)
     assert list(found) == [f"general.{key}" for key in keys] + OF_IMATRIX
     assert found["general.file_type"] == encode(15)
-    values = ["imatrix.gguf", "corpus.txt", 7, 3]
+    values: list[int | str] = ["imatrix.gguf", "corpus.txt", 7, 3]
     kinds = [ValueType.STRING, ValueType.STRING, number, number]
     assert [found[key] for key in OF_IMATRIX] == [*map(encode, values, kinds)]
 
@@ -172,7 +172,7 @@ def test_what_is_precise_may_be_any_type_without_importance(
         ("f16", (256, 2046), "q4_k_r4", IK, "cannot be q4_k_r4, which has blocks of 256, 4 rows"),
     ],
 )
-def test_what_an_output_cannot_be_is_told(
+def test_what_an_output_cannot_be_is_reported(
     draft: GgufFile, kind: str, shape: tuple[int, int], wanted: str, flavour: Flavour, reason: str
 ) -> None:
     with pytest.raises(InputError) as failure:

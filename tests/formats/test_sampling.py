@@ -1,4 +1,4 @@
-"""The sampling chain: what it comes to, and how each receiver is told."""
+"""The sampling chain: what it comes to, and what each receiver is sent."""
 
 from __future__ import annotations
 

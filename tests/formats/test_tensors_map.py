@@ -12,7 +12,7 @@ from cook.formats.naming import ShardNames
 from cook.formats.tensors_map import MAX_LINE, MapEntry, read_tensors_map
 
 # Of Thireus/GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_SPLIT, whose 804 lines are alike: a type with a
-# scale a row, counted without; a vector; a row that does not divide, told as what it became.
+# scale a row, counted without; a vector; a row that does not divide, listed as what it became.
 REAL = """\
 GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_TENSOR-00002-of-00804.gguf:66909b833a011829aa3d724360efc9c50b3ab65eb9e67fe692cfa34a635389a8:token_embd.weight:shape=(4096, 151552):dtype=iq1_kt:elements=620756992:bytes=135790592
 GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_TENSOR-00003-of-00804.gguf:82b2e89488548b803d1f8394ba7ff6d6a7a71fb5605b88c1e5ab99d9cbda38bc:blk.0.attn_norm.weight:shape=(4096,):dtype=f32:elements=4096:bytes=16384

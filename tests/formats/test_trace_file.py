@@ -7,6 +7,7 @@ import struct
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,7 +198,7 @@ def test_what_does_not_fit_is_refused() -> None:
             replace(good, **changed)
     for wrong in (0.5, float("nan")):
         for column in ("logp", "chain_logp", "top_logp"):
-            damaged = np.full_like(getattr(good, column), wrong)
+            damaged: Any = np.full_like(getattr(good, column), wrong)
             with pytest.raises(InputError, match="not between 0 and 1"):
                 replace(good, **{column: damaged})
 

@@ -91,7 +91,7 @@ class HubServer:
             server.shutdown()
             server.server_close()
 
-    def add(self, name: str, files: dict[str, bytes], **flags: bool) -> str:
+    def add(self, name: str, files: dict[str, bytes], **flags: Any) -> str:
         """A repository (``private``, ``gated``), or one more commit of it; the commit's hash."""
         repo = self.repos.setdefault(name, Repo(**flags))
         before = repo.commits[-1][1] if repo.commits else {}

@@ -196,7 +196,7 @@ def test_bytes_that_stay_wrong_never_get_the_name(hub: Any) -> None:
     assert cached_listing(PARSED) is None
 
 
-def test_a_cached_file_with_other_bytes_is_told(hub: Any) -> None:
+def test_a_cached_file_with_other_bytes_is_reported(hub: Any) -> None:
     published(hub)
     (path,) = fetched()
     path.resolve().write_bytes(noise(100_000, seed=7))
@@ -215,7 +215,7 @@ def test_a_hub_out_of_reach_leaves_what_is_on_disk(hub: Any) -> None:
     assert sum(hub.waits) < 60
 
 
-def test_a_small_disk_is_told_before_anything_is_fetched(
+def test_a_small_disk_is_reported_before_anything_is_fetched(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(hub)

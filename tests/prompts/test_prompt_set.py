@@ -159,7 +159,9 @@ GOOD = b'{"id": "a", "category": "x", "prompt": "p"}\n'
         ),
     ],
 )
-def test_a_bad_line_is_told_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
+def test_a_bad_line_is_reported_with_file_and_line(
+    tmp_path: Path, line: bytes, message: str
+) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(GOOD + b"\n" + line)
     with pytest.raises(InputError) as caught:

@@ -113,6 +113,6 @@ def test_the_models_are_listed_where_none_is_chosen(
 ) -> None:
     for door in (("score", "--url", url), ("trace", "-o", str(tmp_path / "t"), "--target", url)):
         assert main([*door, *more, *ASK]) == 2
-        told = capsys.readouterr().err
-        assert message in told
-        assert "draft, small, target" in told
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert "draft, small, target" in printed
