@@ -195,7 +195,7 @@ class SplitLimit:
         return tuple(map(tuple, found))
 
 
-def write_split_gguf(
+def write_split(
     path: Path,
     metadata: Mapping[str, bytes],
     tensors: Sequence[NewTensor],

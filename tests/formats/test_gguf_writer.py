@@ -26,7 +26,7 @@ from cook.formats.gguf_writer import (
     encode,
     tensor_of,
     write_gguf_file,
-    write_split_gguf,
+    write_split,
 )
 from cook.formats.naming import shards_of
 from cook.formats.quant_types import Flavour
@@ -131,7 +131,7 @@ def test_shards_say_what_they_are_and_hold_what_the_whole_does(
     whole = tmp_path / "model.gguf"
     write_gguf_file(whole, metadata, tensors(), alignment=64)
     (tmp_path / "split").mkdir()
-    paths = write_split_gguf(
+    paths = write_split(
         tmp_path / "split" / "model.gguf", metadata, tensors(), limit, flavour, alignment=64
     )
     assert [p.name for p in paths] == ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"]
@@ -154,7 +154,7 @@ def test_shards_say_what_they_are_and_hold_what_the_whole_does(
 def test_what_fits_is_one_file(tmp_path: Path) -> None:
     path, whole = tmp_path / "m.gguf", tmp_path / "w.gguf"
     limit = SplitLimit(10**9)
-    assert write_split_gguf(path, METADATA, tensors(), limit, Flavour.LLAMA_CPP) == (path,)
+    assert write_split(path, METADATA, tensors(), limit, Flavour.LLAMA_CPP) == (path,)
     write_gguf_file(whole, METADATA, tensors())
     assert path.read_bytes() == whole.read_bytes()
 
@@ -162,7 +162,7 @@ def test_what_fits_is_one_file(tmp_path: Path) -> None:
 def test_more_shards_than_a_split_can_count(tmp_path: Path) -> None:
     many = tensors((1,) * 200) * 328
     with pytest.raises(InputError, match="65600 shards, and a split has at most 65535"):
-        write_split_gguf(tmp_path / "m.gguf", {}, many, SplitLimit(1), Flavour.LLAMA_CPP)
+        write_split(tmp_path / "m.gguf", {}, many, SplitLimit(1), Flavour.LLAMA_CPP)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,7 +190,5 @@ def test_the_files_are_those_of_llama_gguf_split(
     number = int(flags[1].removesuffix("M"))
     limit = SplitLimit(number * 10**6) if "size" in flags[0] else SplitLimit(None, number)
     copies = [copy_of(file, t.name) for t in file.tensors]
-    paths = write_split_gguf(
-        tmp_path / "ours.gguf", file.raw_metadata(), copies, limit, bundled.flavour
-    )
+    paths = write_split(tmp_path / "ours.gguf", file.raw_metadata(), copies, limit, bundled.flavour)
     assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in theirs]

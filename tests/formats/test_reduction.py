@@ -19,7 +19,7 @@ from cook.formats.gguf_writer import (
     encode,
     tensor_of,
     write_gguf_file,
-    write_split_gguf,
+    write_split,
 )
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction, kept_tensors, reduced, reductions
@@ -133,7 +133,7 @@ def test_the_models_own_number_changes_nothing(tmp_path: Path) -> None:
 def test_a_split_model_becomes_one_file(tmp_path: Path) -> None:
     whole = read_gguf(model(tmp_path / "whole.gguf"))
     tensors, limit = [copy_of(whole, t.name) for t in whole.tensors], SplitLimit(None, 3)
-    first, _ = write_split_gguf(
+    first, _ = write_split(
         tmp_path / "s.gguf", whole.raw_metadata(), tensors, limit, Flavour.LLAMA_CPP
     )
     made = write(read_gguf(first), Reduction(2), tmp_path / "less.gguf")

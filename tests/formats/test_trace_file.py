@@ -193,14 +193,15 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValidationError, match="leaves part of the chain to the engine"):
         header(sampler=Sampling(0.7))
     good = reply("x")
-    for changed in ({"logp": good.logp[:-1]}, {"top_logp": good.top_logp[:, :2]}):
+    cut: list[dict[str, Any]] = [{"logp": good.logp[:-1]}, {"top_logp": good.top_logp[:, :2]}]
+    for changed in cut:
         with pytest.raises(InputError, match="its arrays differ in length"):
             replace(good, **changed)
     for wrong in (0.5, float("nan")):
         for column in ("logp", "chain_logp", "top_logp"):
-            damaged: Any = np.full_like(getattr(good, column), wrong)
+            damaged: dict[str, Any] = {column: np.full_like(getattr(good, column), wrong)}
             with pytest.raises(InputError, match="not between 0 and 1"):
-                replace(good, **{column: damaged})
+                replace(good, **damaged)
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=50).map(tuple))
