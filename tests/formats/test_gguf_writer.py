@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError, InternalError
@@ -30,6 +30,7 @@ from cook.formats.gguf_writer import (
 )
 from cook.formats.naming import shards_of
 from cook.formats.quant_types import Flavour
+from cook.paths import demo_dir
 
 METADATA = {"general.architecture": encode("llama"), "list": encode(["a", "b"])}
 
@@ -44,6 +45,40 @@ def test_encoding_of_values() -> None:
     assert encode([], ValueType.STRING) == struct.pack("<IIQ", 9, 8, 0)
     array = MetadataArray(ValueType.UINT8, 2, b"ab")
     assert encode(array) == struct.pack("<IIQ", 9, 0, 2) + b"ab"
+
+
+NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+    st.floats(width=32, allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(
+    st.dictionaries(NAMES, SCALARS, max_size=6),
+    st.dictionaries(NAMES, st.binary(max_size=70), max_size=6),
+)
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    metadata: dict[str, bool | int | float | str],
+    tensors: dict[str, bytes],
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.gguf"
+    new = [tensor_of(n, (len(data),), 24, data) for n, data in tensors.items()]
+    write_gguf_file(path, {k: encode(v) for k, v in metadata.items()}, new)
+    gguf = read_gguf(path)
+    assert dict(gguf.metadata) == metadata
+    assert {t.name: gguf.read_tensor_bytes(t.name) for t in gguf.tensors} == tensors
+
+
+def test_the_demo_draft_rewritten_is_byte_identical(tmp_path: Path) -> None:
+    path, copy = demo_dir() / "draft-f16.gguf", tmp_path / "copy.gguf"
+    draft = read_gguf(path)
+    write_gguf_file(copy, draft.raw_metadata(), [copy_of(draft, t.name) for t in draft.tensors])
+    assert copy.read_bytes() == path.read_bytes()
 
 
 def test_upstreams_reader_agrees(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.formats.gguf import TensorInfo, read_gguf
@@ -86,6 +88,31 @@ def test_dat_layout_and_missing_experts(collected: Imatrix, tmp_path: Path) -> N
     write_dat(with_experts(found, TENSORS), tmp_path / "c.dat")
     assert (tmp_path / "b.dat").read_bytes() == raw
     assert (tmp_path / "c.dat").read_bytes() == raw
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.lists(st.sampled_from([0, 1, 2, 512, 513, 9000]), min_size=1, max_size=9), st.data())
+def test_imatrix_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.imatrix"
+    values = st.floats(0, 1e6, width=32)
+    drawn = data.draw(st.lists(values, min_size=3 * len(counts), max_size=3 * len(counts)))
+    seen = np.array(counts, np.float32)
+    sums = np.where(seen[:, None] > 0, np.array(drawn, np.float32).reshape(-1, 3), 0)
+    entry = ImatrixEntry(sums.astype(np.float32), seen)
+    imatrix = Imatrix({"x": entry}, (), 1, 512, "gguf")
+    write_gguf(imatrix, path)
+    np.testing.assert_array_equal(read_imatrix(path).entries["x"].sums, entry.sums)
+    if not seen.any():
+        return
+    write_dat(imatrix, path)
+    first = path.read_bytes()
+    write_dat(read_imatrix(path), path)
+    assert path.read_bytes() == first
+    shape = (3, 8) if len(counts) == 1 else (3, 8, len(counts))
+    split = with_experts(read_imatrix(path), [TensorInfo("x", shape, 1)]).entries["x"]
+    np.testing.assert_allclose(split.mean(), entry.mean(), rtol=1e-6, atol=1e-30)
 
 
 def test_entries_without_any_data_are_left_out_of_a_dat(tmp_path: Path) -> None:
