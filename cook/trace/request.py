@@ -14,8 +14,8 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server_api import Remote, checked_url, is_loopback, is_url, read_key
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError, StepError
-from cook.formats.file_kind import require_model
 from cook.formats.gguf import is_gguf, read_gguf
+from cook.formats.heads import require_model
 from cook.formats.sampling import Sampling
 from cook.graph.step import source
 from cook.output import Output
