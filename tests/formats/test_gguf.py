@@ -251,6 +251,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "binary magic": (b"\x89PNG" + bytes(40), r"magic at byte 0: is '\\x89PNG'"),
     "big endian": (b"GGUF\0\0\0\3" + bytes(40), "version at byte 4: the file is big-endian"),
     "version 0": (file_of(version=0), "version at byte 4: 0 is not supported"),
+    "version 1": (file_of(version=1), "version at byte 4: 1 is not supported"),
     "version 4": (file_of(version=4), "version at byte 4: 4 is not supported"),
     "tensors 2^63": (file_of(tensors=1 << 63), f"is more than {MAX_TENSORS}"),
     "tensors lie": (file_of(tensors=100_000), "tensor count at byte 8: 100000 cannot fit"),
@@ -274,6 +275,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     ),
     "alignment 0": (one_key(u32(4, 0), text("general.alignment")), "0 is no power of two"),
     "alignment 48": (one_key(u32(4, 48), text("general.alignment")), "48 is no power of two"),
+    "alignment 2^31": (one_key(u32(4, 1 << 31), text("general.alignment")), "is no power of two"),
     "alignment text": (
         one_key(u32(STRING) + text("32"), text("general.alignment")),
         "general.alignment at byte .*: is no integer",
@@ -288,6 +290,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "row": (one_tensor((320,), Q4_K), "rows of 320 do not divide into q4_K blocks of 256"),
     "misaligned": (one_tensor(offset=4), "t: offset at byte .*: 4 is not a multiple of 32"),
     "offset outside": (one_tensor(offset=1 << 40), "t: data at byte .*: the file ends after"),
+    "unknown outside": (one_tensor(type_id=UNKNOWN, offset=1 << 40), "the file ends after"),
     "data cut": (one_tensor((1000,)), "cut short: 128 of 4064 bytes are here"),
     "overlap": (
         file_of(tensors=2, body=tensor("a", (16,)) + tensor("b", (4,), offset=32)),

@@ -208,7 +208,7 @@ BROKEN_DAT: dict[str, tuple[bytes, str]] = {
     "name negative": (dat_of(dat_entry(dat_text("w", -5))), "length -5 is not in 1 to 1024"),
     "name lies": (dat_of(dat_entry(dat_text("w", 1 << 30))), "length 1073741824 is not in 1"),
     "name twice": (dat_of(dat_entry(), dat_entry()), "'w' occurs twice"),
-    "negative calls": (dat_of(dat_entry(calls=-1)), "-1 calls"),
+    "no calls": (dat_of(dat_entry(calls=0)), "w at byte 9: 0 calls and 2 values"),
     "no values": (dat_of(dat_entry(values=0)), "0 values"),
     "values lie": (dat_of(dat_entry(values=2**31 - 1)), "needs 8589934588 bytes"),
     "nan": (dat_of(dat_entry(dat_text("w"), 2, 2, 1.0, NAN)), "w: sum 1 is not finite"),

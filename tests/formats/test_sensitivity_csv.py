@@ -64,9 +64,11 @@ def test_perplexities_are_held_against_a_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", r":1:1: a table begins with QTYPE"),
         ("a,b\n", r":1:1: a table begins with QTYPE"),
         ("QTYPE,a.weight,a.weight\niq1_m,1,1\n", r":1:3: 'a.weight' stands there twice"),
         ("QTYPE,a.weight\niq1_m,1,2\n", r":2:1: 3 cells, and the first line has 2"),
+        ("QTYPE,a.weight\niq1_m,much\n", r":2:2: 'much' is no figure"),
         ("QTYPE,a.weight\niq1_m,inf\n", r":2:2: 'inf' is no figure"),
         ("QTYPE,a.weight\niq1_m,1\n\nIQ1_M,2\n", r":4:1: iq1_m has a row already"),
         ("QTYPE,a.weight\niq1_m,404\n", r"holds no figure of a type that cook knows"),

@@ -59,6 +59,7 @@ def test_an_imatrix_and_what_a_later_map_may_add(tmp_path: Path) -> None:
         (WHOLE.replace("-00002-of-00003", ""), "is no name of a shard"),
         (WHOLE.replace(".gguf", ".gguf.zbst"), "packed shards"),
         (WHOLE.replace(SHA, SHA.upper()), "expected a SHA-256"),
+        (WHOLE.replace("a.weight", ""), "expected a tensor's name"),
         (WHOLE.replace("a.weight", "a\tb"), "expected a tensor's name"),
         (WHOLE.replace("(32, 2)", "(32, 0)"), "impossible shape"),
         (WHOLE.replace("(32, 2)", "(1, 1, 1, 1, 64)"), "impossible shape"),
@@ -69,6 +70,7 @@ def test_an_imatrix_and_what_a_later_map_may_add(tmp_path: Path) -> None:
         (WHOLE.replace("=68", "=67"), "67 bytes, and q8_0 of this shape has 68"),
         (WHOLE.replace("(32, 2)", "(16, 4)"), "does not divide"),
         (f"{WHOLE}:imatrix=no", "expected name=value (imatrix=SHA-256), found 'imatrix=no'"),
+        (f"{WHOLE}:more", "expected name=value"),
         (WHOLE + "x" * MAX_LINE, "a line of"),
     ],
 )

@@ -18,7 +18,7 @@ import struct
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_" + "S3cretS3cretS3cret"
@@ -54,8 +54,7 @@ class Repo:
         return next((c for c in self.commits if c[0] == revision), None)
 
 
-@dataclass
-class Seen:
+class Seen(NamedTuple):
     """One request as it came in."""
 
     method: str
@@ -154,10 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _any(self) -> None:
         self.body = None
+        headers = {k.lower(): v for k, v in self.headers.items()}
         with self.hub.lock:
-            self.hub.seen.append(
-                Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            )
+            self.hub.seen.append(Seen(self.command, self.path, headers))
         self.fault = self.hub.due(f"{self.command} {self.path}")
         if self.fault == "reset":
             return self._reset()

@@ -86,11 +86,6 @@ def test_all_goes_up_in_one_commit(hub: Any, login: str, record: Record) -> None
     assert hub.count("PUT /blob/") == len(SIZES)
 
 
-def test_a_public_one_when_asked_for(hub: Any, login: str, record: Record) -> None:
-    assert not send(package(record, quants=("IQ1_S",)), public=True).private
-    assert not hub.repos["me/Tiny-GGUF"].private
-
-
 FAULTS = ["reset", "503", "429", "500", "html", "lost"]
 PLACES = [
     "POST /api/repos/create",
@@ -216,11 +211,14 @@ def in_two(record: Record) -> Record:
     return replace(record, drafts=(replace(first, path=str(paths[0])), *others))
 
 
-def test_a_split_quant_goes_up_in_all_its_files(hub: Any, login: str, record: Record) -> None:
+def test_a_split_quant_goes_up_in_all_its_files_and_public_when_asked_for(
+    hub: Any, login: str, record: Record
+) -> None:
     split = in_two(record)
     name = record.drafts[0].quant
     sent = package(split, quants=(name,))
-    send(sent)
+    assert not send(sent, public=True).private
+    assert not hub.repos["me/Tiny-GGUF"].private
     check(hub, sent)
     names = [f"Tiny-{name}-0000{n}-of-00002.gguf" for n in (1, 2)]
     assert [i.path for i in sent.items if i.path.endswith(".gguf")] == names

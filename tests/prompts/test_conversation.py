@@ -105,6 +105,7 @@ def turn(**keys: Any) -> dict[str, Any]:
         (turn(content=[{"type": "image_url", "image_url": {}}]), "a part of type 'image_url'"),
         ({**turn(content="<image>"), "images": ["a.png"]}, "an image belongs to"),
         (turn(content=[{"type": "text"}]), "turn 2: a part of its content is no text"),
+        (turn(content=""), "turn 2 of the user has no text"),
         (turn(content={"a": 1}), "turn 2 of the user has no text"),
         ({"messages": [LAST]}, "no turn of the user"),
         ({"conversations": "text"}, "a conversation is a list of turns"),

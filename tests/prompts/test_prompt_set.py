@@ -249,9 +249,8 @@ def test_halves_balance_and_nothing_else_changes(prompts: PromptSet) -> None:
         (p.id, p.category, p.text) for p in prompts.prompts
     ]
     picks = sum(p.half == "pick" for p in dealt.prompts)
-    assert 0 < picks < len(dealt.prompts)
     assert abs(2 * picks - len(dealt.prompts)) <= 1
-    assert balance_halves(dealt) == dealt
+    assert balance_halves(dealt) is dealt
 
 
 def test_every_categorys_odd_prompt_does_not_go_to_choosing() -> None:
@@ -259,14 +258,6 @@ def test_every_categorys_odd_prompt_does_not_go_to_choosing() -> None:
     wanted = select(load_prompts("default"), 12)
     assert Counter(p.half for p in wanted.prompts)["pick"] > 6
     assert Counter(p.half for p in balance_halves(wanted).prompts) == {"pick": 6, "report": 6}
-    demo = balance_halves(load_prompts("demo"))
-    halves = Counter(p.half for p in demo.prompts)
-    assert abs(halves["pick"] - halves["report"]) <= 1
-
-
-def test_balanced_halves_stay_as_they_are() -> None:
-    prompts = made(("a", "pick"), ("a", "report"), ("b", "report"), ("b", "pick"))
-    assert balance_halves(prompts) is prompts
 
 
 def test_one_prompt_cannot_be_both_chosen_and_reported_on() -> None:
