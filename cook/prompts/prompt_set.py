@@ -332,22 +332,6 @@ def _parse(raw: bytes, count: int) -> dict[str, Any]:
     earlier: tuple[tuple[str, str], ...] = ()
     if is_conversation(row):
         row, earlier = as_prompt(row, count)
-    _check(row)
-    texts = [row["prompt"], *(text for _, text in earlier)]
-    if sum(_text_bytes("prompt", text) for text in texts) > MAX_PROMPT_BYTES:
-        raise InputError(f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
-    return {**row, "earlier": earlier}
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise InputError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
-    return row
-
-
-def _check(row: dict[str, Any]) -> None:
     missing = [key for key in REQUIRED if key not in row]
     if missing:
         raise InputError(f"no {' and no '.join(repr(key) for key in missing)}", hint=_EXAMPLE)
@@ -364,6 +348,18 @@ def _check(row: dict[str, Any]) -> None:
         raise InputError(f"'half' must be pick or report, not {row['half']!r}")
     if row.get("context", "short") not in ("short", "long"):
         raise InputError(f"'context' must be short or long, not {row['context']!r}")
+    texts = [row["prompt"], *(text for _, text in earlier)]
+    if sum(_text_bytes("prompt", text) for text in texts) > MAX_PROMPT_BYTES:
+        raise InputError(f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+    return {**row, "earlier": earlier}
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise InputError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+    return row
 
 
 def _text_bytes(key: str, value: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError, InternalError
@@ -139,6 +139,7 @@ def tensors(sizes: tuple[int, ...] = (96, 5, 64, 32, 400, 1)) -> list[NewTensor]
     st.builds(SplitLimit, st.integers(1, 600))
     | st.builds(SplitLimit, st.none(), st.integers(1, 9)),
 )
+@example([96, 5, 64, 32, 400, 1], SplitLimit(128))  # padding counts: 96 + 32, 64 + 32
 def test_a_shard_ends_where_the_next_tensor_does_not_fit(
     sizes: list[int], limit: SplitLimit
 ) -> None:

@@ -252,6 +252,7 @@ BROKEN_GGUF: dict[str, tuple[Mapping[str, bytes], list[NewTensor], str]] = {
     "no chunk size": ({**KEYS, "imatrix.chunk_size": encode(0)}, [SUMS, COUNTS], "is missing"),
     "datasets text": ({**KEYS, "imatrix.datasets": encode("a")}, [SUMS, COUNTS], "is missing"),
     "no entries": (KEYS, [], "has no imatrix entries"),
+    "other tensors": (KEYS, [floats("w.weight", 1.0)], "has no imatrix entries"),
     "no counts": (KEYS, [SUMS], "has no tensor 'w.counts'"),
     "no sums": (KEYS, [COUNTS], "has no tensor 'w.in_sum2'"),
     "f16": (KEYS, [floats("w.in_sum2", 1.0, 2.0, type_id=1), COUNTS], "must be f32"),

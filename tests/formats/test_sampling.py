@@ -27,6 +27,7 @@ def test_applied_is_what_a_server_does_unless_told_otherwise() -> None:
     whole = asked.applied()
     assert whole == Sampling(0.7, 40, 0.9, 0.05, 1.0, seed=2)
     assert whole.is_whole
+    assert not replace(whole, top_k=None).is_whole
     assert whole.applied() == whole
     assert str(whole) == "temperature 0.7, top_k 40, top_p 0.9, min_p 0.05, seed 2"
     fields = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 2}

@@ -89,8 +89,8 @@ def test_targets_that_cannot_be_opened(fake: Any, tmp_path: Path, tiny_model: Pa
     url = fake({}).url
     for target, message in (
         (str(tiny_model), "no engine to run it"),
-        (url, "is no llama-server"),
-        (f"{url}/v1", "is no llama-server"),
+        (url, f"{url} is no llama-server"),
+        (f"{url}/v1", f"{url} is no llama-server"),
     ):
         how = TraceRequest(target, Path("t.trace"), context=512)
         opened = open_target(how, None, Supervisor(tmp_path))
