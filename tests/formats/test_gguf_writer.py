@@ -92,17 +92,6 @@ def test_upstreams_reader_agrees(tmp_path: Path) -> None:
     assert reader.tensors[0].data.ravel().tolist() == list(range(8))
 
 
-def test_copying_a_tensor_of_a_type_upstream_does_not_know(tmp_path: Path) -> None:
-    source = tmp_path / "a.gguf"
-    data = bytes(range(180))
-    write_gguf_file(source, {}, [tensor_of("w", (256, 3), 158, data)])
-    write_gguf_file(tmp_path / "b.gguf", {}, [copy_of(read_gguf(source), "w")])
-    assert read_gguf(tmp_path / "b.gguf").read_tensor_bytes("w") == data
-    write_gguf_file(source, {}, [tensor_of("w", (256, 3), 9999, data)])
-    with pytest.raises(InputError, match="type 9999 is of unknown size"):
-        copy_of(read_gguf(source), "w")
-
-
 def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b"old")

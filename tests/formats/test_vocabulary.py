@@ -117,12 +117,6 @@ def test_unusable_vocabularies(read: Read, tmp_path: Path) -> None:
         read_vocabulary(read_gguf(path))
 
 
-def test_the_demo_pair_is_compatible() -> None:
-    names = ("target-q8_0.gguf", "draft-f16.gguf")
-    target, draft = (read_vocabulary(read_gguf(demo_dir() / name)) for name in names)
-    assert compare(target, draft) == ()
-
-
 def test_tokens_of_a_text_are_the_longest_that_fit() -> None:
     spaces = Vocabulary("SPM", 1, 2, False, False, (b"a", b"ab", "\u2581ab".encode(), b"c"))
     assert tokens_about(spaces, "") == 0

@@ -94,15 +94,6 @@ def test_a_third_of_default_has_a_long_context_and_halves_balance() -> None:
             assert counts[category, context, "pick"] == counts[category, context, "report"]
 
 
-@pytest.mark.parametrize("name", ["demo", "demo-calibration"])
-def test_demo_sets_load(name: str) -> None:
-    prompts = load_prompts(name)
-    assert prompts.prompts
-    halves = Counter((prompt.category, prompt.half) for prompt in prompts.prompts)
-    for category in prompts.categories:
-        assert abs(halves[category, "pick"] - halves[category, "report"]) <= 1
-
-
 def test_missing_halves_alternate_by_id_whatever_the_order(tmp_path: Path) -> None:
     names = ["d", "b", "a", "c"]
     one = load_prompts(write(tmp_path / "one.jsonl", *map(row, names)))
