@@ -165,27 +165,17 @@ def test_a_card_of_someone_else_stays(hub: Any, login: str, record: Record) -> N
     check(hub, package(other))
 
 
-@pytest.mark.parametrize(
-    ("repo", "token", "words"),
-    [
+def test_refusals(hub: Any, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    for repo, token, words in (
         ("others/Tiny-GGUF", TOKEN, "this login may not do that: You don't have"),
         ("me/Tiny-GGUF", "hf_" + "wrongWrongWrong", "did not accept the login"),
         ("me/Tiny-GGUF", "", "no login"),
-    ],
-)
-def test_refusals(
-    hub: Any,
-    record: Record,
-    monkeypatch: pytest.MonkeyPatch,
-    repo: str,
-    token: str,
-    words: str,
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises(PrerequisiteError, match=words) as caught:
-        send(replace(package(record), repo=repo))
-    assert caught.value.hint
-    assert not token or token not in str(caught.value) + str(caught.value.hint)
+    ):
+        monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(PrerequisiteError, match=words) as caught:
+            send(replace(package(record), repo=repo))
+        assert caught.value.hint
+        assert not token or token not in str(caught.value) + str(caught.value.hint)
 
 
 def test_what_the_server_says_is_scrubbed(hub: Any, login: str) -> None:

@@ -21,10 +21,11 @@ SHAREGPT = [
     for role, text in (*SAID, ("user", ASKED))
 ]
 LAST = {"role": "assistant", "content": "No."}
-PARTS = [
+PARTS: list[dict[str, Any]] = [
     {"role": turn["role"], "content": [{"type": "text", "text": turn["content"]}]}
     for turn in OPENAI
 ]
+PARTS[0]["content"] = [OPENAI[0]["content"]]
 
 RECORDS: dict[str, dict[str, Any]] = {
     # OpenAI's fine-tuning format; also what a client sends to /v1/chat/completions.
