@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from cook.errors import InputError
 from cook.formats import kld_base, trace_file
-from cook.formats.file_kind import IMATRIX_TYPE, no_model
 from cook.formats.gguf import (
     GgufFile,
     TensorInfo,
@@ -26,6 +25,7 @@ from cook.formats.gguf import (
     read_tensor_list,
     total_bytes,
 )
+from cook.formats.heads import IMATRIX_TYPE, no_model
 from cook.formats.imatrix_file import EntryCoverage, coverage, read_imatrix, with_experts
 from cook.formats.kld_base import KldBase as KldBase
 from cook.formats.kv_cache import CacheSize, cache_size

@@ -129,7 +129,6 @@ ACROSS = {
     "engines/test_faults.py": "injected faults, through every part of an engine",
     "engines/test_real_tools.py": "the real tools, through every part of an engine",
     "engines/test_types.py": "every type of the real tools, through several rooms",
-    "formats/test_round_trips.py": "written and read again, by all writers and readers",
     "recipe/test_shipped.py": "the shipped recipes, which are no modules",
     "report/test_browser.py": "whole pages in a real browser",
     "test_citations.py": "what docstrings cite",

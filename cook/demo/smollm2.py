@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cook import files
+from cook.demo.unpack import dequantized
 from cook.errors import PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, write_gguf_file
@@ -73,13 +74,7 @@ def write_in_f16(model: GgufFile, path: Path) -> None:
 
 def _in_f16(model: GgufFile, tensor: TensorInfo) -> NewTensor:
     def data() -> Iterable[bytes]:
-        import numpy as np
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-
-        rows = -1, (tensor.size_bytes or 0) * tensor.shape[0] // tensor.elements
-        packed = np.frombuffer(model.read_tensor_bytes(tensor.name), np.uint8).reshape(rows)
-        yield dequantize(packed, GGMLQuantizationType(tensor.type_id)).astype("<f2").tobytes()
+        yield dequantized(model, tensor.name, "<f2")
 
     f16 = by_name("f16")
     return NewTensor(tensor.name, tensor.shape, f16.id, f16.tensor_bytes(tensor.shape), data)

@@ -162,17 +162,22 @@ def _layer_in_front(model: GgufFile, index: int) -> Iterator[NewTensor]:
             yield _in_f32(model, tensor.name, new, tensor.shape, slice(None))
 
 
+def dequantized(model: GgufFile, name: str, kind: str, rows: slice = slice(None)) -> bytes:
+    """Rows of a tensor, in the type that numpy calls ``kind``."""
+    import numpy as np
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    tensor = model.tensor(name)
+    raw = np.frombuffer(model.read_tensor_bytes(name), np.uint8)
+    packed = raw.reshape(prod(tensor.shape[1:]), -1)[rows]
+    weights = dequantize(packed, GGMLQuantizationType(tensor.type_id)).astype(kind)
+    return bytes(weights.tobytes())
+
+
 def _in_f32(model: GgufFile, name: str, new: str, shape: tuple[int, ...], rows: slice) -> NewTensor:
     def data() -> Iterable[bytes]:
-        import numpy as np
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-
-        tensor = model.tensor(name)
-        raw = np.frombuffer(model.read_tensor_bytes(name), np.uint8)
-        packed = raw.reshape(prod(tensor.shape[1:]), -1)[rows]
-        weights = dequantize(packed, GGMLQuantizationType(tensor.type_id))
-        yield weights.astype("<f4").tobytes()
+        yield dequantized(model, name, "<f4", rows)
 
     f32 = by_name("f32")
     return NewTensor(new, shape, f32.id, f32.tensor_bytes(shape), data)

@@ -1,6 +1,8 @@
 """Writes GGUF version 3: metadata and tensors of any type id, aligned and padded as ggml does.
 
 Enough for imatrix files, splices and tests; python ``gguf`` refuses the type ids of ik_llama.cpp.
+A model in several files is cut as llama-gguf-split cuts one (``tools/gguf-split/gguf-split.cpp``):
+the first shard has all metadata, the others say only which shard of which split they are.
 """
 
 from __future__ import annotations
@@ -10,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
-from cook.errors import InternalError
+from cook.errors import InputError, InternalError
 from cook.files import SHARED_BLOCK, FileRange, atomic_write
 from cook.formats.gguf import (
     DEFAULT_ALIGNMENT,
@@ -23,6 +24,8 @@ from cook.formats.gguf import (
     MetadataScalar,
     ValueType,
 )
+from cook.formats.naming import MAX_SHARDS, model_stem, shard_path
+from cook.formats.quant_types import Flavour
 
 VERSION = 3
 _PADDING = "cook.padding"
@@ -89,8 +92,17 @@ def write_gguf_file(
     header = encode_header(metadata, tensors, alignment=alignment)
     with atomic_write(path, durable=durable) as file:
         file.write(header)
-        for data in _runs(tensors, alignment):
-            _write(file, data, alignment)
+        for run in _runs(tensors, alignment):
+            written = 0
+            if isinstance(run.data, FileRange):
+                run.data.append_to(file)
+                written = run.data.size_bytes
+            else:
+                for part in run.data():
+                    written += file.write(part)
+            if written != run.size_bytes:
+                raise InternalError(f"{run.name}: {written} bytes of {run.size_bytes} were written")
+            file.write(bytes(-written % alignment))
 
 
 def write_copy(source: GgufFile, path: Path) -> Path:
@@ -144,6 +156,86 @@ def sharing_padding(
     return {_PADDING: encode(" " * ((wanted - header_bytes) % SHARED_BLOCK))}
 
 
+UNITS = {"M": 1000**2, "G": 1000**3}
+"""Bytes, as ``--split-max-size`` counts them."""
+
+
+@dataclass(frozen=True)
+class SplitLimit:
+    """Where the next shard begins: after ``max_bytes`` of padded tensor data (a larger tensor has
+    a shard of its own), or after ``max_tensors``. One of both is set."""
+
+    max_bytes: int | None = None
+    max_tensors: int | None = None
+
+    @property
+    def as_typed(self) -> dict[str, str | int]:
+        """The limit as a recipe writes it; sizes are whole millions of bytes."""
+        if self.max_bytes is None:
+            return {"max_tensors": self.max_tensors or 0}
+        unit = "M" if self.max_bytes % UNITS["G"] else "G"
+        return {"max_size": f"{self.max_bytes // UNITS[unit]}{unit}"}
+
+    def shards(self, tensors: Sequence[NewTensor]) -> tuple[tuple[NewTensor, ...], ...]:
+        """``tensors`` in their order, shard by shard; none of them is empty."""
+        found: list[list[NewTensor]] = [[]]
+        filled = 0
+        for tensor in tensors:
+            padded = tensor.size_bytes + -tensor.size_bytes % DEFAULT_ALIGNMENT
+            full = (
+                filled + padded > self.max_bytes
+                if self.max_bytes is not None
+                else len(found[-1]) == self.max_tensors
+            )
+            if full and found[-1]:
+                found.append([])
+                filled = 0
+            found[-1].append(tensor)
+            filled += padded
+        return tuple(map(tuple, found))
+
+
+def write_split(
+    path: Path,
+    metadata: Mapping[str, bytes],
+    tensors: Sequence[NewTensor],
+    limit: SplitLimit | None,
+    flavour: Flavour,
+    *,
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> tuple[Path, ...]:
+    """Write ``path``'s model as shards next to it, each whole or not at all; their paths in order.
+
+    What fits into one shard, or has no ``limit``, is written as ``path``. ``metadata`` is that of
+    the whole, as for :func:`write_gguf_file`. The files may not outlast
+    a power cut: what keeps them sees to that. InputError for more than 65,535 shards.
+    """
+    shards = limit.shards(tensors) if limit is not None else (tuple(tensors),)
+    if len(shards) == 1:
+        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=False)
+        return (path,)
+    if len(shards) > MAX_SHARDS:
+        raise InputError(
+            f"{path.name}: {len(shards)} shards, and a split has at most {MAX_SHARDS}",
+            hint="a larger `split`",
+        )
+    stem = path.with_name(model_stem(path))
+    paths = tuple(shard_path(stem, n, len(shards)) for n in range(1, len(shards) + 1))
+    for number, (shard, part) in enumerate(zip(paths, shards, strict=True)):
+        keys = {
+            "split.no": encode(number, ValueType.UINT16),
+            "split.count": encode(len(shards), ValueType.UINT16),
+            "split.tensors.count": encode(len(tensors), ValueType.INT32),
+        }
+        # Each engine's tool writes the count twice: that moves it to the end on mainline alone.
+        if flavour is Flavour.LLAMA_CPP:
+            keys["split.count"] = keys.pop("split.count")
+        # Behind the first without general.alignment, so of the default.
+        own, padded = (metadata, alignment) if number == 0 else ({}, DEFAULT_ALIGNMENT)
+        write_gguf_file(shard, {**own, **keys}, part, alignment=padded, durable=False)
+    return paths
+
+
 def _runs(tensors: Sequence[NewTensor], alignment: int) -> list[NewTensor]:
     """``tensors``, those that lie one after the other in another file as one."""
     runs: list[NewTensor] = []
@@ -158,19 +250,6 @@ def _runs(tensors: Sequence[NewTensor], alignment: int) -> list[NewTensor]:
                 continue
         runs.append(tensor)
     return runs
-
-
-def _write(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
-    written = 0
-    if isinstance(tensor.data, FileRange):
-        tensor.data.append_to(file)
-        written = tensor.data.size_bytes
-    else:
-        for part in tensor.data():
-            written += file.write(part)
-    if written != tensor.size_bytes:
-        raise InternalError(f"{tensor.name}: {written} bytes of {tensor.size_bytes} were written")
-    file.write(bytes(-written % alignment))
 
 
 def _kind_of(values: Sequence[MetadataScalar]) -> ValueType:

@@ -3,6 +3,10 @@
 A head is a part of its target's file (multi-token-prediction or NextN layers), or a file of its
 own that names the target's layers. Kinds and keys: llama.cpp's src/models (0c1e570) and
 `common_speculative_types_from_gguf` of common/speculative.cpp.
+
+And what else a file named as a model may be, by its header, not by its name: a part of one (a
+vocabulary), or what is added to one (a LoRA adapter, a control vector, a projector). What is no
+GGUF at all: :mod:`cook.formats.gguf`.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ _COMPANIONS = ("deepseek4", "step35")
 (`llama_model_mtp_package`, src/llama-model.cpp)."""
 
 
+IMATRIX_TYPE = "imatrix"
+"""``general.type`` of an importance matrix in GGUF."""
 SPLICED = "cook.head"
 """Key of a target's file with another head than its own: which."""
 
@@ -193,3 +199,46 @@ def _text(file: GgufFile) -> str:
 def _number(file: GgufFile, key: str) -> int | None:
     value = file.metadata.get(f"{_text(file)}.{key}")
     return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True)
+class NoModel:
+    """``what`` a file is in place of a model (``a LoRA adapter``), and the ``mend``."""
+
+    what: str
+    mend: str
+
+
+def require_model(file: GgufFile) -> None:
+    """InputError where this GGUF is no model of its own, with what it is and how it is used."""
+    if (found := no_model(file)) is not None:
+        raise InputError(f"{file.path}: this is {found.what}, no model", hint=found.mend)
+
+
+def no_model(file: GgufFile) -> NoModel | None:
+    """What this GGUF is if no engine can run it as a model of its own; None for a model.
+
+    As the engines and their converters write them: ``general.type`` and ``adapter.type``
+    (gguf-py/gguf/constants.py), and the architectures of llama.cpp's src/llama-arch.cpp.
+    """
+    kind, architecture = map(file.metadata.get, ("general.type", "general.architecture"))
+    if kind == IMATRIX_TYPE:
+        return NoModel("an importance matrix", "name it under `imatrix: {file: ...}`")
+    if architecture == "controlvector":
+        return NoModel(
+            "a control vector", "name a model, and give the vector to its server in `args.extra`"
+        )
+    if kind == "adapter" or any(t.name.endswith(".lora_a") for t in file.tensors):
+        return NoModel(
+            "a LoRA adapter",
+            "merge it into its model first: llama-export-lora -m MODEL --lora FILE",
+        )
+    if kind == "mmproj" or architecture == "clip":
+        return NoModel("a multimodal projector", "name the language model that it belongs to")
+    if not file.tensors:
+        return NoModel("a vocabulary without weights", "name the model's own file")
+    if (head := head_of(file)) is not None and head.alone:
+        return NoModel(
+            head.what, "it drafts next to its own target: cook score --target TARGET.gguf HEAD.gguf"
+        )
+    return None

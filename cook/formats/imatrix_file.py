@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Literal
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats.cursor import Cursor
-from cook.formats.gguf import GgufFile, MetadataArray, TensorInfo, is_gguf, read_gguf
+from cook.formats.gguf import (
+    GgufFile,
+    MetadataArray,
+    TensorInfo,
+    ValueType,
+    is_gguf,
+    read_gguf,
+)
 from cook.formats.quant_types import IK_LLAMA_CPP
 
 if TYPE_CHECKING:
@@ -62,7 +69,7 @@ class ImatrixEntry:
 
 @dataclass(frozen=True, eq=False)
 class Imatrix:
-    """All entries by weight name. ``chunk_size`` (tokens) is None for a .dat, which lacks it."""
+    """All entries by weight name. ``chunk_size`` (tokens) is None for a .dat, which has none."""
 
     entries: Mapping[str, ImatrixEntry]
     datasets: tuple[str, ...]
@@ -132,6 +139,8 @@ _ALIASES = (
 
 MAX_FILE_BYTES = 8 << 30
 MAX_NAME_BYTES = 1024
+CHUNK_SIZE = 512
+"""Tokens of a call where the imatrix does not say: the engines' default."""
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _F32 = 0
 
@@ -215,15 +224,11 @@ def write_dat(imatrix: Imatrix, path: Path) -> None:
         file.write(struct.pack("<ii", imatrix.chunk_count, len(dataset)) + dataset)
 
 
-def write_gguf(imatrix: Imatrix, path: Path, *, chunk_size: int = 512) -> None:
-    """Write the GGUF format as mainline does.
-
-    ``chunk_size`` (tokens) is used for an imatrix that came from a .dat: calls become tokens.
-    """
-    from cook.formats.gguf import ValueType
+def write_gguf(imatrix: Imatrix, path: Path) -> None:
+    """Write the GGUF format as mainline does; calls of a .dat become :data:`CHUNK_SIZE` tokens."""
     from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
 
-    scale = 1 if imatrix.chunk_size else chunk_size
+    scale = 1 if imatrix.chunk_size else CHUNK_SIZE
     tensors: list[NewTensor] = []
     for name, entry in sorted(imatrix.entries.items()):
         experts, ne0 = entry.sums.shape
@@ -237,7 +242,7 @@ def write_gguf(imatrix: Imatrix, path: Path, *, chunk_size: int = 512) -> None:
         "general.type": encode("imatrix"),
         "imatrix.datasets": encode(imatrix.datasets, ValueType.STRING),
         "imatrix.chunk_count": encode(imatrix.chunk_count),
-        "imatrix.chunk_size": encode(imatrix.chunk_size or chunk_size),
+        "imatrix.chunk_size": encode(imatrix.chunk_size or CHUNK_SIZE),
     }
     write_gguf_file(path, metadata, tensors)
 

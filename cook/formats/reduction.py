@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 from cook.errors import InputError
 from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, sharing_padding
-from cook.formats.quantized_file import QUANTIZATION_VERSION
+from cook.formats.quantized_file import LAYOUT_VERSION
 
 EXPERTS_USED = "expert_used_count"
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_LAST = (QUANTIZATION_VERSION, "general.file_type")
+_LAST = (LAYOUT_VERSION, "general.file_type")
 """What llama-quantize states again, and so moves to the end."""
 _NOT_BY_LAYER = ("rope.dimension_sections",)
 """Lists of as many values as a small model may happen to have layers."""
@@ -69,7 +69,18 @@ class Reduction:
         """
         experts = self.experts
         if experts is not None:
-            used = _experts_used(file)
+            key = f"{file.architecture}.{EXPERTS_USED}"
+            if isinstance(file.metadata.get(key), MetadataArray):
+                raise InputError(
+                    f"{file.path}: {key} is stated by layer, and engines read that in different "
+                    "ways",
+                    hint="leave `experts` out for this model",
+                )
+            if not (used := file.integer(key)):
+                raise InputError(
+                    f"{file.path}: is no mixture of experts: it has no {key}",
+                    hint="leave `experts` out for this model",
+                )
             if not 1 <= experts <= used:
                 raise InputError(
                     f"{file.path}: a token uses {used} experts, so it cannot use {experts} of them",
@@ -77,7 +88,18 @@ class Reduction:
                 )
             experts = None if experts == used else experts
         if self.prune_layers:
-            _require_layers(file, self.prune_layers)
+            ahead = file.number("nextn_predict_layers") or 0
+            own = max((file.number("block_count") or 0) - ahead, 0)
+            if unknown := [layer for layer in self.prune_layers if not 0 <= layer < own]:
+                more = f"; the last {ahead} only predict ahead" if ahead else ""
+                raise InputError(
+                    f"{file.path}: has layers 0 to {own - 1}, and no layer {unknown[0]} to leave "
+                    f"out{more}"
+                )
+            if len(self.prune_layers) == own:
+                raise InputError(
+                    f"{file.path}: would be left without a layer", hint="leave out fewer"
+                )
         changed = replace(self, experts=experts)
         return changed if changed != Reduction() else None
 
@@ -124,36 +146,6 @@ def _layer_numbers(file: GgufFile, reduction: Reduction) -> dict[int, int]:
     count = file.number("block_count") or 0
     stay = (layer for layer in range(count) if layer not in reduction.prune_layers)
     return {layer: number for number, layer in enumerate(stay)}
-
-
-def _experts_used(file: GgufFile) -> int:
-    key = f"{file.architecture}.{EXPERTS_USED}"
-    value = file.metadata.get(key)
-    if isinstance(value, MetadataArray):
-        raise InputError(
-            f"{file.path}: {key} is stated by layer, and engines read that in different ways",
-            hint="leave `experts` out for this model",
-        )
-    if not (used := file.integer(key)):
-        raise InputError(
-            f"{file.path}: is no mixture of experts: it has no {key}",
-            hint="leave `experts` out for this model",
-        )
-    return used
-
-
-def _require_layers(file: GgufFile, layers: Sequence[int]) -> None:
-    name = file.architecture
-    count = file.integer(f"{name}.block_count") or 0
-    ahead = file.integer(f"{name}.nextn_predict_layers") or 0
-    own = max(count - ahead, 0)
-    if unknown := [layer for layer in layers if not 0 <= layer < own]:
-        more = f"; the last {ahead} only predict ahead" if ahead else ""
-        raise InputError(
-            f"{file.path}: has layers 0 to {own - 1}, and no layer {unknown[0]} to leave out{more}"
-        )
-    if len(layers) == own:
-        raise InputError(f"{file.path}: would be left without a layer", hint="leave out fewer")
 
 
 def _metadata(file: GgufFile, found: Reduction) -> dict[str, bytes]:

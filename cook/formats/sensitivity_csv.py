@@ -58,14 +58,12 @@ class Sensitivities:
         if not having:
             return None
         row = min(having, key=lambda t: (t is not wanted, abs(t.bpw - wanted.bpw)))
-        return self.rows[row][tensor] * self._ratio(wanted, row)
-
-    def _ratio(self, wanted: QuantType, row: QuantType) -> float:
+        found = self.rows[row][tensor]
         if wanted is row:
-            return 1.0
+            return found
         if wanted in self.curve and self.curve.get(row):
-            return self.curve[wanted] / self.curve[row]
-        return exp(NATS_A_BIT * (row.bpw - wanted.bpw))
+            return found * (self.curve[wanted] / self.curve[row])
+        return found * exp(NATS_A_BIT * (row.bpw - wanted.bpw))
 
 
 def read_sensitivities(path: Path) -> Sensitivities:

@@ -299,7 +299,18 @@ class TraceFile:
         blocks = self._blocks(file)
         if (first := next(blocks, None)) is None:
             raise HeadlessTrace(f"{self.path}: no whole header", hint="record the trace again")
-        self.header = _header(self.path, first.text)
+        version = None
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
+            version = json.loads(first.text).get("version")
+        if version != TRACE_VERSION:
+            raise InputError(
+                f"{self.path}: trace version {version}, this cook reads version {TRACE_VERSION}",
+                hint="record the trace again: cook trace",
+            )
+        try:
+            self.header = TraceHeader.model_validate_json(first.text)
+        except ValidationError as error:
+            raise InputError(f"{self.path}: bad trace header: {_why(error)}") from None
         if first.payload_bytes > _MAX_VOCABULARY:
             raise InputError(f"{self.path}: impossible size of its vocabulary")
         self._vocabulary = self._payload(first, "its header")
@@ -427,21 +438,6 @@ class TraceWriter(Closing):
 
     def close(self) -> None:
         self._file.close()
-
-
-def _header(path: Path, text: bytes) -> TraceHeader:
-    version = None
-    with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        version = json.loads(text).get("version")
-    if version != TRACE_VERSION:
-        raise InputError(
-            f"{path}: trace version {version}, this cook reads version {TRACE_VERSION}",
-            hint="record the trace again: cook trace",
-        )
-    try:
-        return TraceHeader.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError(f"{path}: bad trace header: {_why(error)}") from None
 
 
 def _why(error: ValidationError) -> str:

@@ -1,5 +1,5 @@
 """The Hugging Face Hub: sources come from it, quants go to it.
 
-All requests are huggingface-hub's own; cook adds what it lacks: downloads that go on where they
+All requests are huggingface-hub's own; cook adds what is missing: downloads that go on where they
 stopped, a checksum for every file, retries with a bound, and errors that say what mends them.
 """

@@ -164,7 +164,7 @@ class ShardSource:
         """Each (tensor of the source, type) as the publisher made it.
 
         ``plan_only``: by the maps alone; else every shard is on this disk afterwards, hashed and
-        looked into. Errors: InputError for what the map lacks, or has of another shape or type
+        looked into. Errors: InputError for what is not in the map, or of another shape or type
         than the source and the recipe; StepError, naming the shard, for one that is not what the
         map says; and those of a download.
         """

@@ -247,7 +247,6 @@ def publish(
     *,
     public: bool = False,
     replace_card: bool = False,
-    retry: Retry = PATIENT,
 ) -> Published:
     """Make the repository unless it exists (private unless ``public``) and upload everything.
 
@@ -257,7 +256,7 @@ def publish(
     arrived is not what was sent.
     """
     require_login()
-    retry, first = replace(retry, notice=output.say), replace(FIRST, notice=output.say)
+    retry, first = (replace(each, notice=output.say) for each in (PATIENT, FIRST))
     ref = HubRef(package.repo)
     what = f"hf://{package.repo}"
     client = api()

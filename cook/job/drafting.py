@@ -14,16 +14,15 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.heads import Head, head_alone, head_of, only_inside
-from cook.formats.output_tensor import has_output_type, with_output_type
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
+from cook.formats.quantized_file import has_output_type, with_output_type
 from cook.formats.reduction import Reduction, kept_tensors
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.job.layout import DraftPlan, Rival
 from cook.job.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.paths import cook_home
-from cook.prompts.calibration import split_for_calibration
-from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, split_for_calibration
 from cook.recipe.active import TokenReads
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.lint import no_head_imatrix

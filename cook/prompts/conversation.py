@@ -7,7 +7,7 @@ since the target writes its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cook.errors import InputError
@@ -73,21 +73,19 @@ def _turn(turn: object, count: int) -> tuple[str, str]:
             f"turn {count}: unknown role {name!r}", hint=f"known are {', '.join(ROLES)}"
         )
     content = turn.get("content", turn.get("value"))
-    text = "\n".join(_parts(content, count)) if isinstance(content, list) else content
-    if not isinstance(text, str) or not text.strip():
+    if isinstance(content, list):
+        texts: list[str] = []
+        for part in content:
+            kind = part.get("type") if isinstance(part, dict) else None
+            text = part.get("text") if isinstance(part, dict) else part
+            if kind is not None and kind not in TEXT_PARTS:
+                raise InputError(
+                    f"turn {count} holds a part of type {kind!r}: drafts are scored on text"
+                )
+            if not isinstance(text, str):
+                raise InputError(f"turn {count}: a part of its content is no text")
+            texts.append(text)
+        content = "\n".join(texts)  # as servers join them
+    if not isinstance(content, str) or not content.strip():
         raise InputError(f"turn {count} of the {role} has no text")
-    return role, text
-
-
-def _parts(parts: list[object], count: int) -> Iterator[str]:
-    """The texts of a content that is a list, which servers join by lines."""
-    for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else part
-        if kind is not None and kind not in TEXT_PARTS:
-            raise InputError(
-                f"turn {count} holds a part of type {kind!r}: drafts are scored on text"
-            )
-        if not isinstance(text, str):
-            raise InputError(f"turn {count}: a part of its content is no text")
-        yield text
+    return role, content

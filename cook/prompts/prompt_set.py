@@ -4,6 +4,10 @@ One JSON object a line, or a list of them, with ``id``, ``category`` and ``promp
 ``context`` are optional. A record may be a conversation (``cook/prompts/conversation.py``). Blank
 lines are skipped. Anything else that is wrong is an ``InputError`` with the file and the line, and
 nothing is loaded.
+
+What the target writes on some of the prompts may tune an imatrix. A draft that was calibrated on
+the very text it is scored on would look better than it is. So a prompt calibrates or scores, never
+both, and which of the two depends on its id alone: adding or leaving out other prompts moves none.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ BUNDLED: Mapping[str, Path] = {
     "demo-calibration": demo_dir() / "data" / "prompts-calibration.jsonl",
 }
 """The sets that ship with cook, and their files."""
+OWN_SETS = {"demo": "demo-calibration"}
+"""Sets that come with prompts of their own for calibration."""
+SHARE = 3
+"""One prompt in so many calibrates, where a set has none of its own for it."""
 HALVES: tuple[Half, Half] = ("pick", "report")
 KEYS = frozenset({"id", "category", "prompt", "half", "context"})
 REQUIRED = ("id", "category", "prompt")
@@ -110,7 +118,12 @@ def load_prompts(source: str | Path) -> PromptSet:
     rows = list(_rows(label, data))
     if not rows:
         raise InputError(f"{label}:1: no prompt in this file", hint=_EXAMPLE)
-    halves = _assign_halves(rows)
+    halves: dict[str, Half] = {}
+    turns: Counter[str] = Counter()
+    for row in sorted(rows, key=lambda row: cast(str, row["id"])):
+        if "half" not in row:
+            turns[row["category"]] += 1
+        halves[row["id"]] = row.get("half", HALVES[1 - turns[row["category"]] % 2])
     prompts = tuple(
         Prompt(r["id"], r["category"], r["prompt"], halves[r["id"]], r["earlier"]) for r in rows
     )
@@ -187,6 +200,54 @@ def balance_halves(prompts: PromptSet) -> PromptSet:
     return prompts if changed == prompts.prompts else replace(prompts, prompts=changed)
 
 
+@dataclass(frozen=True)
+class Split:
+    """Prompts to calibrate on, and those left to score on."""
+
+    calibration: PromptSet
+    scoring: PromptSet
+
+
+def calibrates(prompt_id: str) -> bool:
+    """Whether the prompt of this id is kept for calibration, in any set and for ever."""
+    digest = hashlib.sha256(f"calibration\0{prompt_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SHARE == 0
+
+
+def split_for_calibration(source: str | Path, prompts: PromptSet) -> Split:
+    """``prompts`` of ``source``, split in two before any limit or choice of categories.
+
+    InputError when one part is empty, or a text is in both.
+    """
+    if source in OWN_SETS:
+        split = Split(load_prompts(OWN_SETS[str(source)]), prompts)
+    else:
+        kept = [p for p in prompts.prompts if calibrates(p.id)]
+        rest = [p for p in prompts.prompts if not calibrates(p.id)]
+        if not kept or not rest:
+            empty = "calibration" if not kept else "scoring"
+            raise InputError(
+                f"{prompts.name}: of {len(prompts.prompts)} prompts none is left for {empty} "
+                "(imatrix.corpus: trace keeps one in three apart, by its id)",
+                hint="give more prompts, or a text as imatrix.corpus",
+            )
+        split = Split(subset(prompts, kept), subset(prompts, rest))
+    require_apart(split.calibration, split.scoring)
+    return split
+
+
+def require_apart(calibration: PromptSet, scoring: PromptSet) -> None:
+    """InputError for a prompt text that both sets have."""
+    texts = {p.whole.strip(): p.id for p in calibration.prompts}
+    for prompt in scoring.prompts:
+        if (twin := texts.get(prompt.whole.strip())) is not None:
+            raise InputError(
+                f"{scoring.name}: prompt {prompt.id} is also calibrated on (as {twin}): its score "
+                "would flatter",
+                hint="leave one of the two out",
+            )
+
+
 _EXAMPLE = 'a line looks like {"id": "code-01", "category": "code", "prompt": "..."}'
 
 
@@ -232,7 +293,14 @@ def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
     """Each record with the line that it begins in: one a line, or those of a list."""
     if data.lstrip()[:1] == b"[":
         try:
-            yield from _listed(data.decode())
+            text = data.decode()
+            json.loads(text)  # the whole of it is a list
+            decoder, mark = json.JSONDecoder(), re.compile(r"[^\s,]")
+            start, line, counted = text.index("[") + 1, 1, 0
+            while (found := mark.search(text, start)) is not None and found[0] != "]":
+                line, counted = line + text.count("\n", counted, found.start()), found.start()
+                _, start = decoder.raw_decode(text, counted)
+                yield line, text[counted:start].encode()
             return
         except json.JSONDecodeError as error:
             problem = f"not JSON: {error.msg} at column {error.colno}"
@@ -243,16 +311,6 @@ def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if raw.strip():
             yield number, raw
-
-
-def _listed(text: str) -> Iterator[tuple[int, bytes]]:
-    json.loads(text)  # the whole of it is a list
-    decoder, mark = json.JSONDecoder(), re.compile(r"[^\s,]")
-    start, line, counted = text.index("[") + 1, 1, 0
-    while (found := mark.search(text, start)) is not None and found[0] != "]":
-        line, counted = line + text.count("\n", counted, found.start()), found.start()
-        _, start = decoder.raw_decode(text, counted)
-        yield line, text[counted:start].encode()
 
 
 def _parse(raw: bytes, count: int) -> dict[str, Any]:
@@ -274,22 +332,6 @@ def _parse(raw: bytes, count: int) -> dict[str, Any]:
     earlier: tuple[tuple[str, str], ...] = ()
     if is_conversation(row):
         row, earlier = as_prompt(row, count)
-    _check(row)
-    texts = [row["prompt"], *(text for _, text in earlier)]
-    if sum(_text_bytes("prompt", text) for text in texts) > MAX_PROMPT_BYTES:
-        raise InputError(f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
-    return {**row, "earlier": earlier}
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise InputError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
-    return row
-
-
-def _check(row: dict[str, Any]) -> None:
     missing = [key for key in REQUIRED if key not in row]
     if missing:
         raise InputError(f"no {' and no '.join(repr(key) for key in missing)}", hint=_EXAMPLE)
@@ -306,6 +348,18 @@ def _check(row: dict[str, Any]) -> None:
         raise InputError(f"'half' must be pick or report, not {row['half']!r}")
     if row.get("context", "short") not in ("short", "long"):
         raise InputError(f"'context' must be short or long, not {row['context']!r}")
+    texts = [row["prompt"], *(text for _, text in earlier)]
+    if sum(_text_bytes("prompt", text) for text in texts) > MAX_PROMPT_BYTES:
+        raise InputError(f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+    return {**row, "earlier": earlier}
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise InputError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+    return row
 
 
 def _text_bytes(key: str, value: str) -> int:
@@ -317,19 +371,6 @@ def _text_bytes(key: str, value: str) -> int:
     except UnicodeEncodeError:
         message = f"{key!r} holds half of a surrogate pair, which is no text"
         raise InputError(message) from None
-
-
-def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:
-    halves: dict[str, Half] = {}
-    turns: dict[str, int] = {}
-    for row in sorted(rows, key=lambda row: cast(str, row["id"])):
-        if "half" in row:
-            halves[row["id"]] = row["half"]
-        else:
-            turn = turns.get(row["category"], 0)
-            halves[row["id"]] = HALVES[turn % 2]
-            turns[row["category"]] = turn + 1
-    return halves
 
 
 def _prompt_set(name: str, prompts: tuple[Prompt, ...]) -> PromptSet:

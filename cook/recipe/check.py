@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cook.errors import InputError, Problem
 from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
 from cook.formats.heads import head_alone
-from cook.formats.output_tensor import require_output_type
+from cook.formats.quantized_file import require_output_type
 from cook.recipe.lint import flavour_of, is_here, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, Quant, Resolution, predicted_bpw, predicted_bytes

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
-from cook.formats.gguf_split import SplitLimit
+from cook.formats.gguf_writer import SplitLimit
 from cook.formats.heads import head_in
 from cook.formats.quant_types import LLAMA_CPP
 from cook.formats.reduction import Reduction, reductions

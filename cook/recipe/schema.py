@@ -32,10 +32,9 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
-from cook.formats.gguf_split import UNITS, SplitLimit
+from cook.formats.gguf_writer import UNITS, SplitLimit
 from cook.formats.reduction import Reduction, reductions
-from cook.prompts.calibration import OWN_SETS
-from cook.prompts.prompt_set import BUNDLED
+from cook.prompts.prompt_set import BUNDLED, OWN_SETS
 from cook.recipe.groups import MTP_PARTS, SELECTORS, Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, TensorsFrom

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from cook.documents.tree import Keys, Locations
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
-from cook.formats.file_kind import no_model
-from cook.formats.heads import head_alone, head_is_absent, head_of, misfit, only_inside
+from cook.formats.heads import head_alone, head_is_absent, head_of, misfit, no_model, only_inside
 from cook.formats.kv_cache import cache_size
 from cook.formats.quant_types import Flavour
 from cook.recipe.sources import OWN_HEAD

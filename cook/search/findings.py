@@ -14,8 +14,7 @@ from cook.engines.base import Engine
 from cook.errors import InputError, InternalError
 from cook.formats.quant_types import Flavour, ftype_by_name
 from cook.job.locate import ModelFile
-from cook.prompts.calibration import split_for_calibration
-from cook.prompts.prompt_set import load_prompts
+from cook.prompts.prompt_set import load_prompts, split_for_calibration
 from cook.provenance import cook_version, machine
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.load import LoadedRecipe, parse_recipe

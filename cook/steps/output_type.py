@@ -1,7 +1,7 @@
 """Step: a ready draft with its output tensor in another type.
 
 One tensor is quantized, by the engine's library and as a piece like any other
-(:mod:`cook.steps.quantize`); :mod:`cook.formats.output_tensor` says what the file is. Where the
+(:mod:`cook.steps.quantize`); :mod:`cook.formats.quantized_file` says what the file is. Where the
 file system shares blocks the rest of it takes no room.
 """
 
@@ -19,9 +19,8 @@ from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.compile import locate, quantization_version
 from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
-from cook.formats.output_tensor import OUTPUT, output_tensor, require_output_type
 from cook.formats.quant_types import by_name
-from cook.formats.quantized_file import QUANTIZATION_VERSION
+from cook.formats.quantized_file import LAYOUT_VERSION, OUTPUT, output_tensor, require_output_type
 from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
 from cook.steps.quantize import make_tensors, seconds_a_weight
 from cook.steps.work import MODEL_FILE, ModelStep, written_model
@@ -86,7 +85,7 @@ class OutputTypeStep(ModelStep):
         tensors.append(tensor_at(OUTPUT, tensor.shape, wanted.id, made[tensor.name]))
         metadata = file.raw_metadata()
         version = quantization_version(locate(self.engine))
-        metadata[QUANTIZATION_VERSION] = encode(version, ValueType.UINT32)
+        metadata[LAYOUT_VERSION] = encode(version, ValueType.UINT32)
         metadata |= sharing_padding(metadata, tensors, file.alignment)
         output = bench.directory / MODEL_FILE
         write_gguf_file(output, metadata, tensors, alignment=file.alignment, durable=False)

@@ -28,8 +28,7 @@ from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, header_if_there, read_gguf, read_shard
-from cook.formats.gguf_split import SplitLimit, write_split_gguf
-from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_copy
+from cook.formats.gguf_writer import SplitLimit, copy_of, encode, tensor_at, write_copy, write_split
 from cook.formats.heads import head_alone
 from cook.formats.imatrix_file import Imatrix, entry_for, read_imatrix
 from cook.formats.quant_types import (
@@ -475,7 +474,7 @@ class QuantizeStep(ModelStep):
             imatrix_file=job.imatrix.name if job.imatrix is not None else "",
         )
         metadata |= self._provenance(importance, quantizer_of(self.engine))
-        paths = write_split_gguf(
+        paths = write_split(
             job.output, metadata, tensors, self.split, flavour, alignment=file.alignment
         )
         command = self.engine.quantize_command(job)
@@ -502,7 +501,7 @@ class QuantizeStep(ModelStep):
         file = read_gguf(whole)
         metadata = without_paths(file) | self._provenance(importance, self.engine.identity.digest)
         tensors = [copy_of(file, t.name) for t in file.tensors]
-        paths = write_split_gguf(
+        paths = write_split(
             job.output,
             metadata,
             tensors,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.formats.file_kind import require_model
 from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.heads import require_model
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary
 from cook.graph.step import Source

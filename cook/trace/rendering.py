@@ -16,7 +16,7 @@ from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.options import FlagEffect, read_flags
 from cook.engines.process.supervisor import Supervisor
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
+from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.vocabulary import read_vocabulary
 from cook.prompts.prompt_set import Prompt
@@ -40,7 +40,11 @@ def render_prompts(
 
     with tempfile.TemporaryDirectory(prefix="cook-template-") as folder:
         stand_in = write_stand_in(Path(folder, "template.gguf"), read_gguf(model))
-        args = ModelArgs(batch=CONTEXT, ubatch=CONTEXT, threads=1, extra=_of_prompts(engine, extra))
+        words: list[str] = []
+        for found in read_flags(extra, [Flavour(engine.flavour)]).flags:
+            if found.option.effect is FlagEffect.PROMPT:
+                words += [found.flag] if found.value is None else [found.flag, found.value]
+        args = ModelArgs(batch=CONTEXT, ubatch=CONTEXT, threads=1, extra=tuple(words))
         job = ServerJob(target=stand_in, target_args=args, context=CONTEXT)
         with Server(engine, job, supervisor) as server:
             return [server.apply_template(prompt.messages) for prompt in prompts]
@@ -70,20 +74,11 @@ def write_stand_in(path: Path, model: GgufFile) -> Path:
         **dict.fromkeys(("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"), (WIDTH,)),
         **{f"blk.0.{name}": (WIDTH, WIDTH) for name in square},
     }
-    write_gguf_file(path, metadata, [_ones(f"{n}.weight", shape) for n, shape in shapes.items()])
+    tensors = []
+    for name, shape in shapes.items():
+        # Ones. Norms are f32 in every engine, matrices may be f16.
+        kind, one = ("f32", b"\0\0\x80\x3f") if len(shape) == 1 else ("f16", b"\0\x3c")
+        ones = one * math.prod(shape)
+        tensors.append(tensor_of(f"{name}.weight", shape, by_name(kind).id, ones))
+    write_gguf_file(path, metadata, tensors)
     return path
-
-
-def _ones(name: str, shape: tuple[int, ...]) -> NewTensor:
-    """Norms are f32 in every engine, matrices may be f16."""
-    kind, one = ("f32", b"\0\0\x80\x3f") if len(shape) == 1 else ("f16", b"\0\x3c")
-    return tensor_of(name, shape, by_name(kind).id, one * math.prod(shape))
-
-
-def _of_prompts(engine: Engine, extra: Sequence[str]) -> tuple[str, ...]:
-    """The flags among ``extra`` that change how a prompt is rendered."""
-    words: list[str] = []
-    for found in read_flags(extra, [Flavour(engine.flavour)]).flags:
-        if found.option.effect is FlagEffect.PROMPT:
-            words += [found.flag] if found.value is None else [found.flag, found.value]
-    return tuple(words)

@@ -14,16 +14,15 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server_api import Remote, checked_url, is_loopback, is_url, read_key
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError, StepError
-from cook.formats.file_kind import require_model
 from cook.formats.gguf import is_gguf, read_gguf
+from cook.formats.heads import require_model
 from cook.formats.sampling import Sampling
 from cook.graph.step import source
 from cook.output import Output
 from cook.paths import cook_home
 from cook.prompts.prompt_set import BUNDLED, load_prompts, select
-from cook.trace.server_target import ServerTarget, server_facts
+from cook.trace.server_target import ServerTarget, Tokenizer, server_facts
 from cook.trace.session import EXTRA, RecordingTarget, TracePlan, TraceTotals, record
-from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
 
 
@@ -83,7 +82,14 @@ def record_trace(asked: TraceRequest, output: Output) -> TraceTotals:
     key = read_key(asked.key_file) if remote else None
     if key is not None and asked.target.startswith("http://") and not is_loopback(asked.target):
         output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
-    engine = _engine(asked, remote, output)
+    engine = None
+    try:
+        engine = discover(asked.engine)
+    except PrerequisiteError as error:
+        # An address whose tokenizer is not asked for does without one.
+        if not remote or asked.engine is not None or asked.tokenizer is not None:
+            raise
+        output.warn(f"recording without a tokenizer at hand: {error.message}", hint=error.hint)
     supervisor = Supervisor(cook_home() / "logs" / "trace")
     with (
         output.progress(len(plan.prompts), f"trace of {name}") as progress,
@@ -95,17 +101,6 @@ def record_trace(asked: TraceRequest, output: Output) -> TraceTotals:
     if not found.replies:
         raise StepError(f"{asked.target}: no prompt gave a usable reply")
     return found
-
-
-def _engine(asked: TraceRequest, remote: bool, output: Output) -> Engine | None:
-    """The engine; an address whose tokenizer is not asked for does without one."""
-    try:
-        return discover(asked.engine)
-    except PrerequisiteError as error:
-        if not remote or asked.engine is not None or asked.tokenizer is not None:
-            raise
-        output.warn(f"recording without a tokenizer at hand: {error.message}", hint=error.hint)
-        return None
 
 
 @contextmanager
@@ -120,7 +115,19 @@ def open_target(
     """
     with ExitStack() as stack:
         if is_url(asked.target):
-            yield _remote(asked, engine, supervisor, key, stack)
+            url = checked_url(asked.target).removesuffix("/v1")
+            remote = stack.enter_context(Remote(url, key, model=asked.model))
+            facts = server_facts(remote)
+            if facts is None:
+                raise InputError(
+                    f"{url} is no llama-server, and others send text without token ids",
+                    hint="serve it with llama-server of llama.cpp or ik_llama.cpp, or record its "
+                    "file",
+                )
+            own, tokenizer = asked.tokenizer or _own_file(url, facts.model_path), None
+            if own is not None and engine is not None:
+                tokenizer = stack.enter_context(Tokenizer(engine, own, supervisor))
+            yield ServerTarget(remote, facts, tokenizer, asked.raw)
             return
         path = Path(asked.target).expanduser()
         if engine is None:
@@ -133,28 +140,6 @@ def open_target(
         yield stack.enter_context(
             WorkerTarget(engine, model, asked.args, asked.context, chat, supervisor, workers)
         )
-
-
-def _remote(
-    asked: TraceRequest,
-    engine: Engine | None,
-    supervisor: Supervisor,
-    key: str | None,
-    stack: ExitStack,
-) -> RecordingTarget:
-    url = checked_url(asked.target).removesuffix("/v1")
-    remote = stack.enter_context(Remote(url, key, model=asked.model))
-    facts = server_facts(remote)
-    if facts is None:
-        raise InputError(
-            f"{url} is no llama-server, and others send text without token ids",
-            hint="serve it with llama-server of llama.cpp or ik_llama.cpp, or record its file",
-        )
-    path = asked.tokenizer or _own_file(url, facts.model_path)
-    tokenizer = None
-    if path is not None and engine is not None:
-        tokenizer = stack.enter_context(Tokenizer(engine, path, supervisor))
-    return ServerTarget(remote, facts, tokenizer, asked.raw)
 
 
 def _own_file(url: str, model_path: str | None) -> Path | None:

@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cook.closing import Closing
+from cook.engines.base import Engine
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.server_api import Completion, Remote
+from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import InputError, StepError
+from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
-from cook.formats.vocabulary import Vocabulary
+from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import chain_logp
 from cook.trace.session import Dropped, TracePlan, prompts_digest, reply_head, sha256
-from cook.trace.tokenizer import Tokenizer
 
 _FALLBACK = "{%- for message in messages -%}"
 """How the template begins that llama-server of mainline shows for a model without one: ChatML."""
@@ -209,6 +216,35 @@ def reply_of_completion(
     )
 
 
+class Tokenizer(Closing):
+    """The tokenizer of the GGUF at ``path`` through ``engine``, its weights left on the disk; a
+    context manager."""
+
+    def __init__(self, engine: Engine, path: Path, supervisor: Supervisor) -> None:
+        self.path = path
+        self.file = read_gguf(path)
+        self.vocabulary = read_vocabulary(self.file)
+        self._worker = Worker.open(engine, supervisor, name="tokenizer")
+        try:
+            info = self._worker.load(ModelLoad(path, vocabulary_only=True))
+        except BaseException:
+            self._worker.close()
+            raise
+        self.size, self.eog = info.n_vocab, info.eog
+
+    def close(self) -> None:
+        self._worker.close()
+
+    @cached_property
+    def template(self) -> str | None:
+        """The chat template in the file."""
+        return self.file.string("tokenizer.chat_template") or None
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are parsed as such."""
+        return self._worker.tokenize(text, add_special=add_special)
+
+
 _CONTINUATIONS = 8
 """Requests to write on past an end of reply: each may end again after a few tokens."""
 
@@ -288,7 +324,7 @@ class ServerTarget:
             )
         answer = self._ask(ids, plan, plan.max_tokens)
         if answer.tokens is None:
-            found = self._tokenized_again(ids, answer)
+            found = self._tokenized_again(answer)
             if isinstance(found, str):
                 return Dropped(prompt.id, found)
             answer = replace(answer, tokens=found, probabilities=())
@@ -344,7 +380,7 @@ class ServerTarget:
     def _size(self) -> int | None:
         return self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
 
-    def _tokenized_again(self, ids: Sequence[int], answer: Completion) -> tuple[int, ...] | str:
+    def _tokenized_again(self, answer: Completion) -> tuple[int, ...] | str:
         """Ids of a reply sent as text only, by the server's own tokenizer; else what is wrong."""
         found = self.remote.tokenize(answer.text, add_special=False)
         if self.remote.detokenize(found) != answer.text:

@@ -1,4 +1,4 @@
-"""One recording: ask a target every prompt that the trace lacks, and keep each answer at once."""
+"""One recording: ask a target what is not in the trace yet, and keep each answer at once."""
 
 from __future__ import annotations
 

@@ -55,21 +55,18 @@ class WorkerTarget(Closing):
     def vocabulary(self) -> Vocabulary:
         return read_vocabulary(self.file)
 
-    @property
-    def _template(self) -> str | None:
-        return self.file.string("tokenizer.chat_template") if self.chat else None
-
     def header(self, plan: TracePlan) -> TraceHeader:
         load = ModelLoad(self.source.path, vocabulary_only=True)
         with self.workers.loaded(self.engine, load) as (_, info):
             pass
         identity = self.engine.identity
+        template = self.file.string("tokenizer.chat_template") if self.chat else None
         return TraceHeader(
             target_name=self.source.path.name,
             target_sha256=self.source.digest,
             tokenizer_sha256=self.vocabulary.digest,
             tokenizer=TokenizerFacts.of(self.vocabulary),
-            template_sha256=sha256(self._template or ""),
+            template_sha256=sha256(template or ""),
             prompts_sha256=prompts_digest(plan.prompts),
             vocabulary_size=info.n_vocab,
             eog=tuple(sorted(info.eog)),

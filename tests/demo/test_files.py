@@ -17,15 +17,12 @@ DEMO = Path(cook.demo.__file__).parent
 FILES = {"target-q8_0.gguf": TARGET, "draft-f16.gguf": DRAFT, "head-q8_0.gguf": HEAD}
 
 
-def test_hashes_match_the_provenance() -> None:
+def test_the_files_are_those_of_the_provenance_and_under_48_megabytes() -> None:
     provenance = json.loads((DEMO / "provenance.json").read_text(encoding="utf-8"))
     assert provenance["files"].keys() >= FILES.keys()
     for name, listed in provenance["files"].items():
         content = (DEMO / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == listed["sha256"], name
-
-
-def test_the_files_stay_under_48_megabytes() -> None:
     assert sum((DEMO / name).stat().st_size for name in FILES) < 48_000_000
 
 
@@ -41,14 +38,13 @@ def test_tensors_are_those_of_the_configuration(name: str, config: ModelConfig) 
 
 
 def test_they_share_a_vocabulary() -> None:
-    kept = []
-    for name in FILES:
-        fields = GGUFReader(DEMO / name).fields
-        kept.append({k: f.contents() for k, f in fields.items() if k.startswith("tokenizer.")})
-    assert kept[0] == kept[1] == kept[2]
-    end = kept[0]["tokenizer.ggml.eos_token_id"]
-    assert kept[0]["tokenizer.ggml.tokens"][end] == END_OF_TEXT
-    assert kept[0]["tokenizer.ggml.add_bos_token"] is False
+    kept, *others = (
+        {k: f.contents() for k, f in GGUFReader(DEMO / name).fields.items() if "tokenizer." in k}
+        for name in FILES
+    )
+    assert others == [kept, kept]
+    assert kept["tokenizer.ggml.tokens"][kept["tokenizer.ggml.eos_token_id"]] == END_OF_TEXT
+    assert kept["tokenizer.ggml.add_bos_token"] is False
 
 
 def test_prompts_are_not_in_the_calibration_text() -> None:
@@ -58,5 +54,4 @@ def test_prompts_are_not_in_the_calibration_text() -> None:
         prompts = [json.loads(line) for line in lines]
         assert len({p["id"] for p in prompts}) == len(prompts)
         assert all(p.keys() == {"id", "category", "prompt"} for p in prompts)
-        found = [p["id"] for p in prompts if p["prompt"][-400:] in calibration]
-        assert not [i for i in found if i]
+        assert not [p["id"] for p in prompts if p["prompt"][-400:] in calibration]

@@ -16,7 +16,7 @@ from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, SHIPPED_HEAD, UNPACKED, u
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf import read_gguf
 from cook.formats.heads import Head, HeadKind, head_of
 from cook.job.locate import locate
 from cook.paths import demo_dir
@@ -43,8 +43,12 @@ def renamed(name: str) -> str:
 def parts(name: str) -> list[str]:
     """The names under which the bytes of a shipped tensor stand, in their order."""
     new = renamed(name)
-    split = "attn_qkv" in new
-    return [new.replace("qkv", letter) for letter in PROJECTIONS] if split else [new]
+    return [new.replace("qkv", p) for p in PROJECTIONS] if "attn_qkv" in new else [new]
+
+
+def in_front(name: str, layer: int) -> str:
+    """The name in ``layer`` in front of a tensor of the model's own first layer."""
+    return name.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.")
 
 
 def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
@@ -60,9 +64,9 @@ def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
 
 def test_the_shipped_head_is_the_last_block() -> None:
     ours = read_gguf(unpacked_target())
-    last = layer_count(ours) - 1
+    last = (ours.number("block_count") or 0) - 1
     assert head_of(ours) == Head(HeadKind.MTP, alone=False, blocks=frozenset({last}))
-    assert ours.integer("glm4moe.nextn_predict_layers") == 1
+    assert ours.number("nextn_predict_layers") == 1
     assert ours.metadata["general.name"] == "cook-demo-target"
 
 
@@ -72,7 +76,7 @@ def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
     first = {name: t for name, t in shipped.items() if name.startswith("blk.0.")}
     for layer in range(LAYERS_IN_FRONT):
         for name, tensor in first.items():
-            names = [new.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.") for new in parts(name)]
+            names = [in_front(new, layer) for new in parts(name)]
             assert {ours[new].tensor_type.name for new in names} == {"F32"}
             found = np.concatenate([ours[new].data for new in names])
             nothing = ".attn_output." in name or ".ffn_down." in name
@@ -84,37 +88,24 @@ def test_biases_are_zero_and_nothing_else_is_new() -> None:
     ours, shipped, head = map(read_gguf, (unpacked_target(), SOURCE, HEAD))
     own = {new for file in (shipped, head) for t in file.tensors for new in parts(t.name)}
     front = [new for new in own if new.startswith(f"blk.{LAYERS_IN_FRONT}.")]
-    added = {
-        new.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.")
-        for layer in range(LAYERS_IN_FRONT)
-        for new in front
-    }
+    added = {in_front(new, layer) for layer in range(LAYERS_IN_FRONT) for new in front}
     rest = {t.name for t in ours.tensors} - own - added
-    layers = layer_count(ours)
+    layers = ours.number("block_count") or 0
     assert rest == {
         f"blk.{layer}.attn_{letter}.bias" for layer in range(layers) for letter in PROJECTIONS
     }
     assert not any(any(ours.read_tensor_bytes(name)) for name in rest)
-    assert layers == layer_count(shipped) + LAYERS_IN_FRONT + 1
+    assert layers == (shipped.number("block_count") or 0) + LAYERS_IN_FRONT + 1
 
 
-def layer_count(model: GgufFile) -> int:
-    return model.integer(f"{model.architecture}.block_count") or 0
-
-
-def test_it_is_written_once(home: Path) -> None:
-    first = unpacked_target()
-    before = first.stat()
+def test_it_is_written_once_and_found_even_for_a_plan(home: Path) -> None:
+    found = locate(demo_dir() / UNPACKED, plan_only=True)
+    assert not found.source.provisional
+    first, before = found.path, found.path.stat()
     assert unpacked_target() == first
     assert (first.stat().st_mtime_ns, first.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert [p.name for p in home.rglob("*.gguf")] == [UNPACKED]
-
-
-def test_a_recipe_finds_it_even_for_a_plan() -> None:
-    found = locate(demo_dir() / UNPACKED, plan_only=True)
-    assert found.path == unpacked_target()
-    assert not found.source.provisional
-    assert read_gguf(found.path).metadata["general.file_type"] == 0
+    assert read_gguf(first).metadata["general.file_type"] == 0
 
 
 def test_the_text_is_the_same(engine: Any, tmp_path: Path) -> None:
@@ -134,7 +125,7 @@ def test_both_engines_draft_with_the_head(engine: Any, tmp_path: Path) -> None:
 
 def replies(engine: Any, model: Path, folder: Path) -> list[object]:
     """What a server of ``model`` writes for a prompt of each category, greedily: token by token
-    where the engine tells them."""
+    where the engine reports them."""
     prompts = {p.category: p.text for p in load_prompts("demo").prompts}
     job = ServerJob(model, ModelArgs(threads=1), 2048)
     with Server(engine, job, Supervisor(folder / "logs")) as server:

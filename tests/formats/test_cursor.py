@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,24 +12,16 @@ from cook.errors import InputError
 from cook.formats.cursor import Cursor
 
 
-class Broken:
-    def read(self, _: int) -> bytes:
+def test_a_disk_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    "walk", [lambda cursor: cursor.take(4, "field"), lambda cursor: cursor.strings(2, "field")]
-)
-def test_a_disk_that_cannot_be_read_is_named(
-    walk: Callable[[Cursor], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(bytes(64))
     with Cursor(path, 64) as cursor:
-        cursor._file.close()
-        monkeypatch.setattr(cursor, "_file", Broken())
+        cursor.close()
+        monkeypatch.setattr(cursor, "_file", SimpleNamespace(read=broken, close=lambda: None))
         with pytest.raises(InputError, match=r"model\.gguf: cannot be read: Input/output error"):
-            walk(cursor)
+            cursor.take(4, "field")

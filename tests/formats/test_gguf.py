@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,10 @@ META = {
 }
 
 
-def of_zeros(name: str, shape: tuple[int, ...], type_id: int, size: int) -> NewTensor:
-    return tensor_of(name, shape, type_id, bytes(size))
-
-
 TENSORS = (
     tensor_of("token_embd.weight", (2, 3), F32, struct.pack("<6f", *range(6))),
-    of_zeros("blk.0.attn_q.weight", (256, 2), Q4_K, 288),
-    of_zeros("blk.0.ffn_up.weight", (256, 3), IQ1_KT, 180),
+    tensor_of("blk.0.attn_q.weight", (256, 2), Q4_K, bytes(288)),
+    tensor_of("blk.0.ffn_up.weight", (256, 3), IQ1_KT, bytes(180)),
 )
 
 
@@ -96,8 +91,8 @@ def test_version_2_and_header_digest(model: Path) -> None:
 
 def test_unknown_types_are_kept_and_their_data_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "future.gguf"
-    tensors = [of_zeros(n, (8,), i, s) for n, i, s in (("a", UNKNOWN, 50), ("b", F32, 32))]
-    write_gguf_file(path, META, [*tensors, of_zeros("c", (8,), UNKNOWN, 7)])
+    sizes = (("a", UNKNOWN, 50), ("b", F32, 32), ("c", UNKNOWN, 7))
+    write_gguf_file(path, META, [tensor_of(n, (8,), i, bytes(size)) for n, i, size in sizes])
     gguf = read_gguf(path)
     assert gguf.tensors[0].type_name == "type 777"
     assert gguf.tensors[0].size_bytes is None
@@ -137,9 +132,6 @@ def test_equals_python_gguf(tmp_path: Path) -> None:
         assert gguf.read_tensor_bytes(ours.name) == theirs.data.tobytes()
 
 
-# --- size
-
-
 def test_a_sparse_terabyte_costs_only_its_header(tmp_path: Path) -> None:
     path = tmp_path / "huge.gguf"
     rows = 1 << 22
@@ -160,28 +152,6 @@ def test_a_sparse_terabyte_costs_only_its_header(tmp_path: Path) -> None:
     assert peak < 16 << 20
 
 
-def test_a_lying_string_count_in_a_terabyte_costs_little(tmp_path: Path) -> None:
-    path = tmp_path / "liar.gguf"
-    path.write_bytes(
-        b"GGUF"
-        + struct.pack("<IQQ", 3, 0, 1)
-        + struct.pack("<Q1s", 1, b"k")
-        + struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, 1 << 34)
-    )
-    try:
-        os.truncate(path, 1 << 40)
-    except OSError as error:
-        pytest.skip(f"no sparse files of a terabyte here: {error}")
-    tracemalloc.start()
-    with pytest.raises(InputError, match="k at byte 41: 17179869184 is more than"):
-        read_gguf(path)
-    assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    tracemalloc.stop()
-
-
-# --- splits
-
-
 def write_split(folder: Path, count: int, **changes: int) -> list[Path]:
     paths = []
     for index in range(count):
@@ -196,7 +166,7 @@ def write_split(folder: Path, count: int, **changes: int) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("entry", [0, 1, 2])
+@pytest.mark.parametrize("entry", [0, 2])
 def test_a_split_is_read_from_any_shard(tmp_path: Path, entry: int) -> None:
     paths = write_split(tmp_path, 3)
     gguf = read_gguf(paths[entry])
@@ -226,8 +196,9 @@ def test_inconsistent_splits(tmp_path: Path, changes: dict[str, int], message: s
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     paths = write_split(tmp_path, 3)
     paths[1].unlink()
-    with pytest.raises(InputError, match=r"m-00002-of-00003\.gguf: missing"):
-        read_gguf(paths[2])
+    for read in (read_gguf, header):
+        with pytest.raises(InputError, match=r"m-00002-of-00003\.gguf: missing"):
+            read(paths[2])
 
 
 def test_a_renamed_shard_cannot_be_followed(tmp_path: Path) -> None:
@@ -237,9 +208,6 @@ def test_a_renamed_shard_cannot_be_followed(tmp_path: Path) -> None:
         read_gguf(renamed)
     assert caught.value.hint is not None
     assert "00001-of-00002" in caught.value.hint
-
-
-# --- hostile bytes
 
 
 def text(value: str | bytes, length: int | None = None) -> bytes:
@@ -280,33 +248,21 @@ def u64(number: int) -> bytes:
 STRING, ARRAY = ValueType.STRING, ValueType.ARRAY
 BROKEN: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "magic at byte 0: needs 4 bytes and the file ends after 0"),
-    "three bytes": (b"GGU", "magic at byte 0: needs 4 bytes and the file ends after 3"),
-    "wrong magic": (b"GGML" + bytes(40), "magic at byte 0: is 'GGML', not 'GGUF'"),
     "binary magic": (b"\x89PNG" + bytes(40), r"magic at byte 0: is '\\x89PNG'"),
     "big endian": (b"GGUF\0\0\0\3" + bytes(40), "version at byte 4: the file is big-endian"),
     "version 0": (file_of(version=0), "version at byte 4: 0 is not supported"),
     "version 1": (file_of(version=1), "version at byte 4: 1 is not supported"),
     "version 4": (file_of(version=4), "version at byte 4: 4 is not supported"),
-    "no counts": (b"GGUF\3\0\0\0", "tensor count at byte 8: needs 8 bytes"),
     "tensors 2^63": (file_of(tensors=1 << 63), f"is more than {MAX_TENSORS}"),
     "tensors lie": (file_of(tensors=100_000), "tensor count at byte 8: 100000 cannot fit"),
-    "keys 2^64-1": (file_of(keys=2**64 - 1), "metadata count at byte 16: 1844674407370955"),
     "keys lie": (file_of(keys=60_000), "metadata count at byte 16: 60000 cannot fit"),
-    "key length lies": (one_key(b"", text("k", 1 << 60)), "metadata key 0 at byte 24: length"),
-    "key runs out": (one_key(b"", text("k", 1000)), "metadata key 0 at byte 32: needs 1000"),
     "key empty": (one_key(u32(4, 1), text("")), "metadata key 0 at byte 24: length 0"),
     "key not utf-8": (one_key(u32(4, 1), text(b"\xff\xfe")), "byte 24: is not UTF-8"),
     "key escapes": (one_key(u32(4, 1), text("\x1b[2J")), "control characters"),
     "key twice": (file_of(keys=2, body=(text("k") + u32(4, 1)) * 2), "'k' occurs twice"),
     "value type 13": (one_key(u32(13)), "k at byte 33: unknown value type 13"),
     "nested array": (one_key(u32(ARRAY, ARRAY) + u64(1)), "arrays of arrays"),
-    "array type": (one_key(u32(ARRAY, 99) + u64(1)), "unknown value type 99"),
     "string 2^62": (one_key(u32(STRING) + u64(1 << 62)), "k at byte 45: needs 4611"),
-    "string runs out": (one_key(u32(STRING) + u64(5000)), "k at byte 45: needs 5000 bytes"),
-    "numbers 2^60": (
-        one_key(u32(ARRAY, 4) + u64(1 << 60)),
-        "k at byte 41: 1152921504606846976 is more",
-    ),
     "numbers run out": (one_key(u32(ARRAY, 4) + u64(5000)), "k at byte 41: 5000 cannot fit"),
     "strings 2^60": (
         one_key(u32(ARRAY, STRING) + u64(1 << 60)),
@@ -324,16 +280,11 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         one_key(u32(STRING) + text("32"), text("general.alignment")),
         "general.alignment at byte .*: is no integer",
     ),
-    "tensor cut": (
-        file_of(tensors=1, body=text("t") + u32(4), data=0),
-        "t: shape at byte .*needs 8",
-    ),
     "tensor twice": (
         file_of(tensors=2, body=tensor() + tensor(offset=32)),
         "tensor name 1 at byte .*: 't' occurs twice",
     ),
     "dims 5": (one_tensor((1, 1, 1, 1, 1)), "t: dimensions at byte 33: 5 is more than 4"),
-    "dims 2^32-1": (file_of(tensors=1, body=text("t") + u32(2**32 - 1)), "4294967295 is more"),
     "shape overflow": (one_tensor((1 << 32, 1 << 32)), "t: shape at byte .* overflows"),
     "shape hidden by 0": (one_tensor((0, 1 << 40, 1 << 40)), "overflows"),
     "row": (one_tensor((320,), Q4_K), "rows of 320 do not divide into q4_K blocks of 256"),
@@ -379,34 +330,16 @@ def test_cut_anywhere(model: Path) -> None:
             read_gguf(cut)
 
 
-def make_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def make_loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (Path.mkdir, "not a regular file"),
-        (make_fifo, "not a regular file"),
-        (make_loop, "cannot be read: "),
-        (lambda path: None, "cannot be read: No such file"),
-    ],
-    ids=["directory", "fifo", "loop", "missing"],
-)
-def test_not_files(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
-    path = tmp_path / "thing.gguf"
-    make(path)
-    with pytest.raises(InputError, match=message):
-        read_gguf(path)
-
-
-def test_nul_in_the_path() -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        read_gguf("a\0b.gguf")
+def test_not_files(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    for path, message in (
+        (pipe, "not a regular file"),
+        (tmp_path / "none.gguf", "cannot be read: No such file"),
+        ("a\0b.gguf", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_gguf(path)
 
 
 def test_data_that_shrinks_after_the_header_was_read(model: Path) -> None:
@@ -414,9 +347,6 @@ def test_data_that_shrinks_after_the_header_was_read(model: Path) -> None:
     os.truncate(model, gguf.data_offset + 10)
     with pytest.raises(InputError, match="needs 24 bytes and there are 10"):
         gguf.read_tensor_bytes("token_embd.weight")
-
-
-# --- tensor lists
 
 
 def test_tensor_list_errors_name_the_line(tmp_path: Path) -> None:
@@ -438,30 +368,11 @@ def test_tensor_list_errors_name_the_line(tmp_path: Path) -> None:
     assert (only.shape, only.type_name, only.size_bytes) == ((4, 2), "bf16", 16)
 
 
-# --- kept headers
-
-
-def write(path: Path, name: str, **split: int) -> Path:
-    metadata = {"general.architecture": encode("llama")}
-    metadata |= {f"split.{key}": encode(value) for key, value in split.items()}
-    write_gguf_file(path, metadata, [tensor_of(f"{name}.weight", (4,), F32, bytes(16))])
-    return path
-
-
-def test_a_header_is_read_once_while_the_file_stays(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.gguf", "one")
-    assert header(path) is header(path)
-    write(path, "other")
-    assert [t.name for t in header(path).tensors] == ["other.weight"]
-    with pytest.raises(InputError, match=r"none\.gguf: No such file"):
-        header(tmp_path / "none.gguf")
-
-
 def test_a_header_is_read_again_when_any_shard_changes(tmp_path: Path) -> None:
     paths = write_split(tmp_path, 2)
     assert header(paths[0]) is header(paths[0])
-    write(paths[1], "new", count=2, no=1)
-    assert [t.name for t in header(paths[0]).tensors] == ["blk.0.weight", "new.weight"]
-    paths[1].unlink()
-    with pytest.raises(InputError, match="missing"):
-        header(paths[0])
+    (tmp_path / "other").mkdir()
+    write_split(tmp_path / "other", 2, name1=7)[1].replace(paths[1])
+    assert [t.name for t in header(paths[0]).tensors] == ["blk.0.weight", "blk.7.weight"]
+    with pytest.raises(InputError, match=r"none\.gguf: No such file"):
+        header(tmp_path / "none.gguf")

@@ -8,13 +8,15 @@ import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.formats.gguf import TensorInfo, ValueType, read_gguf
+from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
 from cook.formats.imatrix_file import (
     Imatrix,
@@ -27,9 +29,6 @@ from cook.formats.imatrix_file import (
     write_gguf,
 )
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DENSE, MOE = "blk.0.attn_q.weight", "blk.1.ffn_up_exps.weight"
 TENSORS = (TensorInfo(DENSE, (8, 4), 1), TensorInfo(MOE, (8, 4, 6), 1))
@@ -49,28 +48,19 @@ def collected() -> Imatrix:
     return Imatrix(entries, ("a.txt", "b.txt"), 3, 512, "gguf")
 
 
-def same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
-    return bool(one.shape == other.shape and (one == other).all())
-
-
 def test_gguf_round_trip_is_exact(collected: Imatrix, tmp_path: Path) -> None:
     write_gguf(collected, tmp_path / "a.gguf")
     found = read_imatrix(tmp_path / "a.gguf")
     assert (found.datasets, found.chunk_count, found.chunk_size) == (("a.txt", "b.txt"), 3, 512)
     assert found.format == "gguf"
     for name, original in collected.entries.items():
-        assert same(found.entries[name].sums, original.sums)
-        assert same(found.entries[name].counts, original.counts)
+        np.testing.assert_array_equal(found.entries[name].sums, original.sums, strict=True)
+        np.testing.assert_array_equal(found.entries[name].counts, original.counts, strict=True)
     write_gguf(found, tmp_path / "b.gguf")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
-
-
-def test_gguf_layout(collected: Imatrix, tmp_path: Path) -> None:
-    write_gguf(collected, tmp_path / "a.gguf")
     gguf = read_gguf(tmp_path / "a.gguf")
     assert gguf.string("general.type") == "imatrix"
-    shapes = {t.name: t.shape for t in gguf.tensors}
-    assert shapes == {
+    assert {t.name: t.shape for t in gguf.tensors} == {
         f"{DENSE}.in_sum2": (8,),
         f"{DENSE}.counts": (1,),
         f"{MOE}.in_sum2": (8, 6),
@@ -89,21 +79,40 @@ def test_dat_layout_and_missing_experts(collected: Imatrix, tmp_path: Path) -> N
     flat = found.entries[MOE]
     assert flat.sums.shape == (1, 48)
     assert flat.counts[0] == 2, "ceil(900 tokens / 512)"
-    assert same(flat.sums[0, 16:24], np.full(8, 2, np.float32))
+    assert (flat.sums[0, 16:24] == 2).all()
     split = with_experts(found, TENSORS).entries[MOE]
     assert split.counts.tolist() == [2, 2, 0, 2, 2, 2]
     np.testing.assert_allclose(split.mean(), collected.entries[MOE].mean(), rtol=1e-6)
-    assert same(split.mean()[2], np.ones(8, np.float32))
+    assert (split.mean()[2] == 1).all()
+    write_dat(found, tmp_path / "b.dat")
+    write_dat(with_experts(found, TENSORS), tmp_path / "c.dat")
+    assert (tmp_path / "b.dat").read_bytes() == raw
+    assert (tmp_path / "c.dat").read_bytes() == raw
 
 
-def test_dat_round_trip_is_exact_also_after_splitting(collected: Imatrix, tmp_path: Path) -> None:
-    write_dat(collected, tmp_path / "a.dat")
-    once = read_imatrix(tmp_path / "a.dat")
-    write_dat(once, tmp_path / "b.dat")
-    write_dat(with_experts(once, TENSORS), tmp_path / "c.dat")
-    first = (tmp_path / "a.dat").read_bytes()
-    assert (tmp_path / "b.dat").read_bytes() == first
-    assert (tmp_path / "c.dat").read_bytes() == first
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.lists(st.sampled_from([0, 1, 2, 512, 513, 9000]), min_size=1, max_size=9), st.data())
+def test_imatrix_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.imatrix"
+    values = st.floats(0, 1e6, width=32)
+    drawn = data.draw(st.lists(values, min_size=3 * len(counts), max_size=3 * len(counts)))
+    seen = np.array(counts, np.float32)
+    sums = np.where(seen[:, None] > 0, np.array(drawn, np.float32).reshape(-1, 3), 0)
+    entry = ImatrixEntry(sums.astype(np.float32), seen)
+    imatrix = Imatrix({"x": entry}, (), 1, 512, "gguf")
+    write_gguf(imatrix, path)
+    np.testing.assert_array_equal(read_imatrix(path).entries["x"].sums, entry.sums)
+    if not seen.any():
+        return
+    write_dat(imatrix, path)
+    first = path.read_bytes()
+    write_dat(read_imatrix(path), path)
+    assert path.read_bytes() == first
+    shape = (3, 8) if len(counts) == 1 else (3, 8, len(counts))
+    split = with_experts(read_imatrix(path), [TensorInfo("x", shape, 1)]).entries["x"]
+    np.testing.assert_allclose(split.mean(), entry.mean(), rtol=1e-6, atol=1e-30)
 
 
 def test_entries_without_any_data_are_left_out_of_a_dat(tmp_path: Path) -> None:
@@ -115,10 +124,10 @@ def test_entries_without_any_data_are_left_out_of_a_dat(tmp_path: Path) -> None:
 def test_dat_to_gguf_keeps_the_means(collected: Imatrix, tmp_path: Path) -> None:
     write_dat(collected, tmp_path / "a.dat")
     split = with_experts(read_imatrix(tmp_path / "a.dat"), TENSORS)
-    write_gguf(split, tmp_path / "b.gguf", chunk_size=256)
+    write_gguf(split, tmp_path / "b.gguf")
     found = read_imatrix(tmp_path / "b.gguf")
-    assert found.chunk_size == 256
-    assert found.entries[MOE].counts.tolist() == [512, 512, 0, 512, 512, 512]
+    assert found.chunk_size == 512
+    assert found.entries[MOE].counts.tolist() == [1024, 1024, 0, 1024, 1024, 1024]
     for name in (DENSE, MOE):
         means = found.entries[name].mean(), collected.entries[name].mean()
         np.testing.assert_allclose(*means, rtol=1e-6)
@@ -138,19 +147,13 @@ def test_lengths_must_fit_the_tensors(collected: Imatrix, tmp_path: Path) -> Non
         with_experts(collected, [TensorInfo(MOE, (16, 4, 3), 1)])
 
 
-# --- coverage
-
-
 @pytest.mark.parametrize(
     ("experts", "missing", "ik", "mainline"),
     [
         (1, 0, True, True),
         (1, 1, False, False),
-        (8, 1, False, True),
         (29, 1, False, True),
         (30, 1, True, True),
-        (30, 2, False, True),
-        (256, 0, True, True),
         (256, 12, True, True),
         (256, 13, False, True),
         (256, 256, False, False),
@@ -180,12 +183,8 @@ def test_aliases_of_ik() -> None:
     assert entry_for(imatrix, "blk.1.ffn_gate_exps.weight", IK_LLAMA_CPP) is None
 
 
-# --- hostile bytes
-
-
-def dat_text(value: str | bytes, length: int | None = None) -> bytes:
-    raw = value.encode() if isinstance(value, str) else value
-    return struct.pack("<i", len(raw) if length is None else length) + raw
+def dat_text(value: str, length: int | None = None) -> bytes:
+    return struct.pack("<i", len(value) if length is None else length) + value.encode()
 
 
 def dat_entry(
@@ -203,34 +202,20 @@ def dat_of(*entries: bytes, count: int | None = None, tail: bytes = b"") -> byte
 NAN, INF = math.nan, math.inf
 BROKEN_DAT: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "entry count at byte 0: needs 4 bytes"),
-    "two bytes": (b"\1\0", "entry count at byte 0: needs 4 bytes"),
     "text": (b"hello imatrix " * 9, "entry count at byte 0: 1819043176 is impossible"),
-    "no entries": (dat_of(count=0), "0 is impossible"),
     "negative entries": (dat_of(count=-1), "-1 is impossible"),
     "entries lie": (dat_of(dat_entry(), count=2), "2 is impossible"),
-    "entries run out": (dat_of(dat_entry(), dat_entry(dat_text("v")), count=3), "needs 4 bytes"),
-    "name empty": (dat_of(dat_entry(dat_text(""))), "name of entry 0 at byte 4: length 0"),
     "name negative": (dat_of(dat_entry(dat_text("w", -5))), "length -5 is not in 1 to 1024"),
     "name lies": (dat_of(dat_entry(dat_text("w", 1 << 30))), "length 1073741824 is not in 1"),
-    "name runs out": (dat_of(dat_entry(dat_text("w", 900))), "needs 900 bytes and the file ends"),
-    "name escapes": (dat_of(dat_entry(dat_text("\x1b[2J"))), "control characters"),
     "name twice": (dat_of(dat_entry(), dat_entry()), "'w' occurs twice"),
     "no calls": (dat_of(dat_entry(calls=0)), "w at byte 9: 0 calls and 2 values"),
-    "negative calls": (dat_of(dat_entry(calls=-1)), "-1 calls"),
     "no values": (dat_of(dat_entry(values=0)), "0 values"),
-    "negative values": (dat_of(dat_entry(values=-9)), "-9 values"),
     "values lie": (dat_of(dat_entry(values=2**31 - 1)), "needs 8589934588 bytes"),
     "nan": (dat_of(dat_entry(dat_text("w"), 2, 2, 1.0, NAN)), "w: sum 1 is not finite"),
-    "inf": (dat_of(dat_entry(dat_text("w"), 2, 2, INF, 1.0)), "w: sum 0 is not finite"),
     "trailer cut": (dat_of(dat_entry(), tail=b"\1\0"), "chunk count at byte 25: needs 4"),
-    "dataset cut": (dat_of(dat_entry(), tail=b"\1\0\0\0"), "dataset at byte 29: needs 4"),
     "dataset lies": (
         dat_of(dat_entry(), tail=struct.pack("<ii", 1, 1 << 30)),
         "dataset at byte 29: length 1073741824",
-    ),
-    "dataset runs out": (
-        dat_of(dat_entry(), tail=struct.pack("<ii", 1, 50)),
-        "dataset at byte 33: needs 50 bytes",
     ),
     "more than all": (
         dat_of(dat_entry(), tail=struct.pack("<ii", 1, 0) + b"??"),
@@ -266,7 +251,6 @@ BROKEN_GGUF: dict[str, tuple[Mapping[str, bytes], list[NewTensor], str]] = {
     "a model": ({"general.architecture": encode("llama")}, [], "chunk_size is missing"),
     "no chunk size": ({**KEYS, "imatrix.chunk_size": encode(0)}, [SUMS, COUNTS], "is missing"),
     "datasets text": ({**KEYS, "imatrix.datasets": encode("a")}, [SUMS, COUNTS], "is missing"),
-    "count text": ({**KEYS, "imatrix.chunk_count": encode("1")}, [SUMS], "is not an integer"),
     "no entries": (KEYS, [], "has no imatrix entries"),
     "other tensors": (KEYS, [floats("w.weight", 1.0)], "has no imatrix entries"),
     "no counts": (KEYS, [SUMS], "has no tensor 'w.counts'"),
@@ -276,7 +260,6 @@ BROKEN_GGUF: dict[str, tuple[Mapping[str, bytes], list[NewTensor], str]] = {
     "no count": (KEYS, [SUMS, tensor_of("w.counts", (0,), 0, b"")], "2 sums for 0 counts"),
     "empty": (KEYS, [tensor_of("w.in_sum2", (0,), 0, b""), COUNTS], "0 sums for 1 counts"),
     "negative": (KEYS, [SUMS, floats("w.counts", -1.0)], "a count is negative"),
-    "nan count": (KEYS, [SUMS, floats("w.counts", NAN)], "a count is negative or not a number"),
     "inf count": (KEYS, [SUMS, floats("w.counts", INF)], "count 0 is not finite"),
     "nan sum": (KEYS, [floats("w.in_sum2", NAN, 1.0), COUNTS], "w: sum 0 is not finite"),
 }
@@ -303,15 +286,6 @@ def test_a_huge_file_is_no_imatrix(tmp_path: Path) -> None:
         read_imatrix(path)
 
 
-def test_datasets_may_be_absent_names(tmp_path: Path) -> None:
-    empty = {**KEYS, "imatrix.datasets": encode([], ValueType.STRING)}
-    write_gguf_file(tmp_path / "a.gguf", empty, [SUMS, COUNTS])
-    assert read_imatrix(tmp_path / "a.gguf").datasets == ()
-
-
-# --- the real converter
-
-
 def convert(engine: Any, source: Path, output: Path, form: str) -> Imatrix:
     tool = engine.tool("imatrix")
     subprocess.run(
@@ -334,11 +308,16 @@ def close(ours: Imatrix, theirs: Imatrix) -> None:
 
 
 @pytest.mark.engine
-def test_gguf_to_dat_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_path: Path) -> None:
+def test_a_gguf_becomes_what_llama_imatrix_makes_of_it(
+    collected: Imatrix, bundled: Any, tmp_path: Path
+) -> None:
     write_gguf(collected, tmp_path / "in.gguf")
     theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "theirs.dat", "dat")
     write_dat(collected, tmp_path / "ours.dat")
     close(read_imatrix(tmp_path / "ours.dat"), theirs)
+    unchanged = convert(bundled, tmp_path / "in.gguf", tmp_path / "out.gguf", "gguf")
+    close(collected, unchanged)
+    assert unchanged.datasets == collected.datasets
 
 
 @pytest.mark.engine
@@ -350,13 +329,3 @@ def test_dat_to_gguf_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_
     # Its counts are one for all experts; the split finds the missing one all the same.
     split = with_experts(theirs, TENSORS).entries[MOE]
     assert split.counts.tolist() == [1024, 1024, 0, 1024, 1024, 1024]
-
-
-@pytest.mark.engine
-def test_llama_imatrix_rewrites_our_gguf_unchanged(
-    collected: Imatrix, bundled: Any, tmp_path: Path
-) -> None:
-    write_gguf(collected, tmp_path / "in.gguf")
-    theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "out.gguf", "gguf")
-    close(collected, theirs)
-    assert theirs.datasets == collected.datasets

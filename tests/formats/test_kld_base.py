@@ -37,7 +37,6 @@ def test_header_of_complete_and_cut_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "magic at byte 0: needs 8 bytes"),
         (b"_logitz_" + bytes(12), "not a base-logits file"),
         (header(512, 1, 1)[:15], "n_vocab at byte 12: needs 4 bytes"),
         (header(1, 1, 1), "n_ctx at byte 8: 1 is not in 2"),

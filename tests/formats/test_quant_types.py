@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,11 @@ DATA = Path(__file__).parents[1] / "data"
 ML, IK = LLAMA_CPP, IK_LLAMA_CPP
 
 
-@pytest.mark.parametrize("engine", [ML, IK])
-def test_ids_are_unique_within_an_engine(engine: str) -> None:
-    ids = Counter(t.id for t in TYPES.values() if engine in t.engines)
-    assert max(ids.values()) == 1
-
-
-def test_tables_are_complete() -> None:
-    assert sum(ML in t.engines for t in TYPES.values()) == 35
-    assert sum(IK in t.engines for t in TYPES.values()) == 92
-    assert sum(ML in f.engines for f in FTYPES.values()) == 39
-    assert sum(IK in f.engines for f in FTYPES.values()) == 87
+@pytest.mark.parametrize(("engine", "types", "ftypes"), [(ML, 35, 39), (IK, 92, 87)])
+def test_tables_are_complete_and_ids_unique(engine: str, types: int, ftypes: int) -> None:
+    ids = [t.id for t in TYPES.values() if engine in t.engines]
+    assert len(set(ids)) == len(ids) == types
+    assert sum(engine in f.engines for f in FTYPES.values()) == ftypes
 
 
 def test_every_reference_resolves_on_its_engines() -> None:
@@ -56,22 +49,14 @@ def test_every_reference_resolves_on_its_engines() -> None:
     ("name", "bpw", "meta"),
     [
         ("q1_0", 1.125, 0),
-        ("q2_0", 2.25, 0),
         ("nvfp4", 4.5, 0),
-        ("mxfp4", 4.25, 0),
         ("tq1_0", 1.6875, 0),
-        ("tq2_0", 2.0625, 0),
         ("iq1_kt", 1.75, 4),
-        ("iq2_kt", 2.125, 4),
         ("iq2_kl", 2.6875, 2),
-        ("iq3_ks", 3.1875, 2),
         ("iq4_kss", 4.0, 4),
-        ("iq5_ks", 5.25, 4),
         ("iq6_k", 6.625, 0),
         ("q8_KV", 8.0, 8),
         ("q8_KV_r8", 8.0, 4),
-        ("iq1_bn", 1.625, 2),
-        ("iq1_m_r4", 1.75, 2),
         ("q8_k_r8", 8.0625, 0),
         ("bf16", 16.0, 0),
     ],
@@ -94,12 +79,10 @@ def test_names_in_any_case_and_suggestions() -> None:
     assert ftype_by_name("iq1_kt").default == "iq1_kt"
     with pytest.raises(InputError, match="unknown quant type 'iq1kt'") as caught:
         by_name("iq1kt")
-    assert caught.value.hint is not None
-    assert "iq1_kt" in caught.value.hint
+    assert "iq1_kt" in (caught.value.hint or "")
     with pytest.raises(InputError, match="unknown base type") as caught:
         ftype_by_name("q4km")
-    assert caught.value.hint is not None
-    assert "Q4_K_M" in caught.value.hint
+    assert "Q4_K_M" in (caught.value.hint or "")
     with pytest.raises(InputError):
         by_name("x" * 100_000)
 
@@ -127,8 +110,6 @@ def test_ids() -> None:
         ("q8_0", 300, ML, "f16"),
         ("q2_0", 32, ML, "q4_0"),
         ("iq1_kt", 320, IK, "iq4_nl"),
-        ("iq4_ks", 320, IK, "iq4_nl"),
-        ("iq4_k", 320, IK, "q5_0"),
         ("iq5_ks", 320, IK, "q5_0"),
         ("q5_K", 320, IK, "q6_0"),
         ("iq6_k", 320, IK, "q8_0"),
@@ -144,10 +125,7 @@ def test_silent_fallback(name: str, ne0: int, flavour: str, expected: str | None
     ("name", "ne0", "flavour"),
     [
         ("nvfp4", 96, ML),
-        ("q1_0", 320, ML),
         ("q8_0", 300, IK),
-        ("q1_0_g128", 672, IK),
-        ("iq1_bn", 96, IK),
         ("q8_k_r16", 320, IK),
         ("iq1_kt", 300, IK),
     ],
@@ -199,11 +177,13 @@ def check_against(library: ctypes.CDLL, engine: str, exceptions: set[str]) -> No
     library.ggml_row_size.restype = ctypes.c_size_t
     library.ggml_row_size.argtypes = [ctypes.c_int, ctypes.c_int64]
     library.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
-    names = {}
-    for number in range(43 if engine == ML else 400):
-        name = library.ggml_type_name(number)
-        if name and name != b"DEPRECATED" and library.ggml_type_size(number):
-            names[name.decode()] = number
+    names = {
+        name.decode(): number
+        for number in range(43 if engine == ML else 400)
+        if (name := library.ggml_type_name(number))
+        and name != b"DEPRECATED"
+        and library.ggml_type_size(number)
+    }
     ours = {t.name: t for t in TYPES.values() if engine in t.engines}
     assert names == {t.name: t.id for t in ours.values()}
     for name, row in ours.items():

@@ -1,4 +1,4 @@
-"""The sampling chain: what it comes to, and how each receiver is told."""
+"""The sampling chain: what it comes to, and what each receiver is sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from cook.errors import InternalError, PrerequisiteError
 from cook.formats.sampling import Sampling
-
-
-def test_what_is_left_to_the_engine_is_not_said() -> None:
-    assert Sampling(0.7, min_p=0.1).asked() == {"temperature": 0.7, "seed": 1, "min_p": 0.1}
 
 
 def test_greedy_is_the_likeliest_token_whatever_else_is_asked() -> None:
@@ -26,10 +22,12 @@ def test_greedy_is_the_likeliest_token_whatever_else_is_asked() -> None:
 
 def test_applied_is_what_a_server_does_unless_told_otherwise() -> None:
     asked = Sampling(0.7, top_p=0.9, seed=2)
+    assert asked.asked() == {"temperature": 0.7, "seed": 2, "top_p": 0.9}
     assert not asked.is_whole
     whole = asked.applied()
     assert whole == Sampling(0.7, 40, 0.9, 0.05, 1.0, seed=2)
     assert whole.is_whole
+    assert not replace(whole, top_k=None).is_whole
     assert whole.applied() == whole
     assert str(whole) == "temperature 0.7, top_k 40, top_p 0.9, min_p 0.05, seed 2"
     fields = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 2}
@@ -39,12 +37,9 @@ def test_applied_is_what_a_server_does_unless_told_otherwise() -> None:
     assert (request["repeat_penalty"], request["dry_multiplier"]) == (1.0, 0.0)
 
 
-def test_the_worker_knows_no_penalties() -> None:
+def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(PrerequisiteError, match="repeat penalty"):
         Sampling(0.7, repeat_penalty=1.1).applied().worker_fields()
-
-
-def test_an_unknown_chain_is_not_guessed() -> None:
     with pytest.raises(InternalError, match="not known"):
         Sampling(0.7).whole_request()
 
@@ -56,8 +51,8 @@ def test_a_file_with_another_chain_is_refused(bad: dict[str, float]) -> None:
 
 
 def test_in_a_trace_it_is_written_as_ever() -> None:
-    told = TypeAdapter(Sampling).dump_json(Sampling(0.7, min_p=0.1).applied("server"))
-    assert told == (
+    said = TypeAdapter(Sampling).dump_json(Sampling(0.7, min_p=0.1).applied("server"))
+    assert said == (
         b'{"temperature":0.7,"top_k":40,"top_p":0.95,"min_p":0.1,"repeat_penalty":1.0,'
         b'"seed":1,"draws":"server"}'
     )

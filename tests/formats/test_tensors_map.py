@@ -12,7 +12,7 @@ from cook.formats.naming import ShardNames
 from cook.formats.tensors_map import MAX_LINE, MapEntry, read_tensors_map
 
 # Of Thireus/GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_SPLIT, whose 804 lines are alike: a type with a
-# scale a row, counted without; a vector; a row that does not divide, told as what it became.
+# scale a row, counted without; a vector; a row that does not divide, listed as what it became.
 REAL = """\
 GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_TENSOR-00002-of-00804.gguf:66909b833a011829aa3d724360efc9c50b3ab65eb9e67fe692cfa34a635389a8:token_embd.weight:shape=(4096, 151552):dtype=iq1_kt:elements=620756992:bytes=135790592
 GLM-4.5-Air-THIREUS-IQ1_KT-SPECIAL_TENSOR-00003-of-00804.gguf:82b2e89488548b803d1f8394ba7ff6d6a7a71fb5605b88c1e5ab99d9cbda38bc:blk.0.attn_norm.weight:shape=(4096,):dtype=f32:elements=4096:bytes=16384
@@ -61,14 +61,12 @@ def test_an_imatrix_and_what_a_later_map_may_add(tmp_path: Path) -> None:
         (WHOLE.replace(SHA, SHA.upper()), "expected a SHA-256"),
         (WHOLE.replace("a.weight", ""), "expected a tensor's name"),
         (WHOLE.replace("a.weight", "a\tb"), "expected a tensor's name"),
-        (WHOLE.replace("(32, 2)", "(32, -2)"), "expected shape=("),
         (WHOLE.replace("(32, 2)", "(32, 0)"), "impossible shape"),
         (WHOLE.replace("(32, 2)", "(1, 1, 1, 1, 64)"), "impossible shape"),
         (WHOLE.replace("(32, 2)", f"({2**62}, 4)"), "impossible shape"),
         (WHOLE.replace("shape=", "form="), "expected shape=("),
         (WHOLE.replace("q8_0:", "q9_9:"), "unknown quant type"),
         (WHOLE.replace("=64", "=65"), "65 elements"),
-        (WHOLE.replace("=64", "=6e1"), "expected elements=NUMBER, found 'elements=6e1'"),
         (WHOLE.replace("=68", "=67"), "67 bytes, and q8_0 of this shape has 68"),
         (WHOLE.replace("(32, 2)", "(16, 4)"), "does not divide"),
         (f"{WHOLE}:imatrix=no", "expected name=value (imatrix=SHA-256), found 'imatrix=no'"),
@@ -84,12 +82,11 @@ def test_a_fault_says_its_place(tmp_path: Path, line: str, message: str) -> None
     assert message in raised.value.message
 
 
-def test_what_occurs_twice(tmp_path: Path) -> None:
-    other = WHOLE.replace("00002", "00003")
-    with pytest.raises(InputError, match=r"map:2: 'a\.weight' occurs twice"):
-        read_tensors_map(written(tmp_path, f"{WHOLE}\n{other}\n"))
-    with pytest.raises(InputError, match=r"map:2: 'm-T.* occurs twice"):
-        read_tensors_map(written(tmp_path, f"{WHOLE}\n{WHOLE.replace('a.w', 'b.w')}\n"))
+@pytest.mark.parametrize(("part", "what"), [("00002", "a.weight"), ("a.weight", "m-T")])
+def test_what_occurs_twice(tmp_path: Path, part: str, what: str) -> None:
+    path = written(tmp_path, f"{WHOLE}\n{WHOLE.replace(part, '00003')}\n")
+    with pytest.raises(InputError, match=rf"map:2: '{what}.* occurs twice"):
+        read_tensors_map(path)
 
 
 def test_counts_and_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,13 +27,7 @@ class _Clock:
 
 
 @pytest.fixture
-def hub_support() -> ModuleType:
-    """The module of the stand-in: its token, its limits, its hashes."""
-    return hub_server
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> Iterator[Any]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A running stand-in that the client in this process talks to, with an empty cache.
 
     ``hub.waits`` are the seconds that the client and cook would have slept.
@@ -43,7 +37,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType
 
     import cook.hub.client
 
-    with hub_support.running() as server:
+    with closing(hub_server.HubServer()) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -66,9 +60,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType
         _http.close_session()
 
 
+def environment(hub: hub_server.HubServer, home: Path) -> dict[str, str]:
+    """Of a program that talks to ``hub``."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(home),
+        "COOK_HOME": str(home / "home"),
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home / "hf"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+
+
 @pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> str:
+def login(monkeypatch: pytest.MonkeyPatch) -> str:
     """A token in the environment, as ``HF_TOKEN``."""
-    token: str = hub_support.TOKEN
-    monkeypatch.setenv("HF_TOKEN", token)
-    return token
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    return hub_server.TOKEN

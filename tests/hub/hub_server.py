@@ -1,8 +1,8 @@
-"""A stand-in for the Hub on a loopback port, with a storage host beside it, and faults.
+"""A stand-in for the Hub on a loopback port, with a storage host next to it, and faults.
 
 It speaks as much of the Hub's protocol as huggingface-hub 2.4 uses without Xet (read from that
 client: ``hf_api.py``, ``file_download.py``, ``_commit_api.py``, ``lfs.py``; and from the
-git-lfs batch API): repository info, paged trees, resolve with redirects to storage, ranges,
+git-lfs batch API): repository info, trees, resolve with redirects to storage, ranges,
 preupload, LFS batch with basic and multipart transfers and verification, commits as ndjson.
 Storage is another port, as it is another host in life: no login may reach it.
 """
@@ -16,12 +16,10 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_" + "S3cretS3cretS3cret"
 SIGNATURE = "X-Sig=s1gned"
@@ -56,8 +54,7 @@ class Repo:
         return next((c for c in self.commits if c[0] == revision), None)
 
 
-@dataclass
-class Seen:
+class Seen(NamedTuple):
     """One request as it came in."""
 
     method: str
@@ -74,10 +71,11 @@ class HubServer:
         self.parts: dict[tuple[str, int], bytes] = {}
         self.faults: list[Fault] = []
         self.injected: list[str] = []
+        self.waits: list[float] = []
+        """Seconds that the client and cook would have slept."""
         self.seen: list[Seen] = []
         self.part_bytes: int | None = None
         """Uploads above this size are multipart."""
-        self.page = 1000
         self.ranges = True
         self.lock = threading.RLock()
         self.closing = threading.Event()
@@ -92,16 +90,9 @@ class HubServer:
             server.shutdown()
             server.server_close()
 
-    def add(
-        self,
-        name: str,
-        files: dict[str, bytes],
-        *,
-        private: bool = False,
-        gated: bool = False,
-    ) -> str:
-        """A repository, or one more commit of it; the commit's hash."""
-        repo = self.repos.setdefault(name, Repo(private, gated))
+    def add(self, name: str, files: dict[str, bytes], **flags: Any) -> str:
+        """A repository (``private``, ``gated``), or one more commit of it; the commit's hash."""
+        repo = self.repos.setdefault(name, Repo(**flags))
         before = repo.commits[-1][1] if repo.commits else {}
         return self._commit(name, {**before, **files})
 
@@ -128,15 +119,6 @@ class HubServer:
 
     def count(self, pattern: str) -> int:
         return sum(bool(re.search(pattern, f"{s.method} {s.path}")) for s in self.seen)
-
-
-@contextmanager
-def running() -> Iterator[HubServer]:
-    server = HubServer()
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def _serve(hub: HubServer, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
@@ -171,10 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _any(self) -> None:
         self.body = None
+        headers = {k.lower(): v for k, v in self.headers.items()}
         with self.hub.lock:
-            self.hub.seen.append(
-                Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            )
+            self.hub.seen.append(Seen(self.command, self.path, headers))
         self.fault = self.hub.due(f"{self.command} {self.path}")
         if self.fault == "reset":
             return self._reset()
@@ -279,13 +260,10 @@ class _HubHandler(_Handler):
 
     def route(self, url: Any) -> None:
         path = unquote(url.path)
-        query = parse_qs(url.query)
         if path == "/api/repos/create":
             return self._create()
         if path == "/api/validate-yaml":
             return self.json({"errors": [], "warnings": []})
-        if path == "/api/whoami-v2":
-            return self.json({"name": "cook", "type": "user"})
         api = re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)(?:/(\w+)/(.+))?", path)
         if api:
             name, verb, rest = api[1], api[2] or "revision", api[3] or "main"
@@ -296,7 +274,7 @@ class _HubHandler(_Handler):
                 "tree": self._tree,
                 "preupload": self._preupload,
                 "commit": self._commit,
-            }[verb](name, rest, query)
+            }[verb](name, rest)
         if found := re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(found[1], found[2], found[3])
         if found := re.fullmatch(r"/([\w.-]+/[\w.-]+)\.git/info/lfs/objects/batch", path):
@@ -332,26 +310,24 @@ class _HubHandler(_Handler):
         self.hub._commit(name, {".gitattributes": b"*.gguf filter=lfs\n"})
         return self.json(answer)
 
-    def _info(self, name: str, revision: str, query: Any) -> None:
-        at = self.hub.repos[name].at(revision)
-        if at is None:
-            return self.error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        return self.json({"id": name, "sha": at[0], "private": self.hub.repos[name].private})
+    def _at(self, name: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """The commit; where there is none that is answered."""
+        if (at := self.hub.repos[name].at(revision)) is None:
+            self.error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return at
 
-    def _tree(self, name: str, revision: str, query: Any) -> None:
-        at = self.hub.repos[name].at(revision)
-        if at is None:
-            return self.error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+    def _info(self, name: str, revision: str) -> None:
+        if (at := self._at(name, revision)) is not None:
+            self.json({"id": name, "sha": at[0], "private": self.hub.repos[name].private})
+
+    def _tree(self, name: str, revision: str) -> None:
+        if (at := self._at(name, revision)) is None:
+            return None
         entries: list[dict[str, Any]] = []
         for folder in sorted({p.rpartition("/")[0] for p in at[1]} - {""}):
             entries.append({"type": "directory", "path": folder, "oid": "0" * 40, "size": 0})
         entries += [_entry(path, data) for path, data in sorted(at[1].items())]
-        start = int(query.get("cursor", ["0"])[0])
-        headers = {}
-        if start + self.hub.page < len(entries):
-            step = f"{self.hub.url}{self.path.split('?')[0]}?recursive=True"
-            headers["Link"] = f'<{step}&cursor={start + self.hub.page}>; rel="next"'
-        return self.json(entries[start : start + self.hub.page], 200, headers)
+        return self.json(entries)
 
     def _resolve(self, name: str, revision: str, path: str) -> None:
         if not self._allowed(name):
@@ -359,9 +335,8 @@ class _HubHandler(_Handler):
         repo = self.hub.repos[name]
         if repo.gated and not self._login():
             return self.error(403, "GatedRepo", "Access to this model is restricted")
-        at = repo.at(revision)
-        if at is None:
-            return self.error(404, "RevisionNotFound", "no such revision")
+        if (at := self._at(name, revision)) is None:
+            return None
         data = at[1].get(path)
         if data is None:
             return self.error(404, "EntryNotFound", "Entry not found")
@@ -373,7 +348,7 @@ class _HubHandler(_Handler):
         place = f"{self.hub.storage_url}/blob/{oid}?{SIGNATURE}"
         return self.send(302, b"", {**headers, **linked, "Location": place})
 
-    def _preupload(self, name: str, revision: str, query: Any) -> None:
+    def _preupload(self, name: str, revision: str) -> None:
         if not self._allowed(name, write=True):
             return None
         at = self.hub.repos[name].at(revision)
@@ -381,26 +356,19 @@ class _HubHandler(_Handler):
         answer = []
         for file in json.loads(self.content)["files"]:
             old = here.get(file["path"])
-            large = file["size"] >= LARGE_BYTES
-            oid = None
-            if old is not None:
-                oid = sha256(old) if large else git_oid(old)
-            mode = "lfs" if large else "regular"
-            answer.append(
-                {"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid}
-            )
+            mode, name_of = ("lfs", sha256) if file["size"] >= LARGE_BYTES else ("regular", git_oid)
+            found = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+            answer.append(found | {"oid": None if old is None else name_of(old)})
         return self.json({"files": answer})
 
     def _batch(self, name: str) -> None:
         if not self._allowed(name, write=True):
             return None
-        objects = []
-        for wanted in json.loads(self.content)["objects"]:
-            oid, size = wanted["oid"], wanted["size"]
-            entry: dict[str, Any] = {"oid": oid, "size": size}
-            if oid not in self.hub.blobs:
-                entry["actions"] = self._actions(oid, size)
-            objects.append(entry)
+        objects = [
+            {"oid": oid, "size": size}
+            | ({} if oid in self.hub.blobs else {"actions": self._actions(oid, size)})
+            for oid, size in ((o["oid"], o["size"]) for o in json.loads(self.content)["objects"])
+        ]
         return self.json({"transfer": "basic", "objects": objects})
 
     def _actions(self, oid: str, size: int) -> dict[str, Any]:
@@ -432,7 +400,7 @@ class _HubHandler(_Handler):
             return self.error(422, "", "the object does not have the promised checksum")
         return self.json({})
 
-    def _commit(self, name: str, revision: str, query: Any) -> None:
+    def _commit(self, name: str, revision: str) -> None:
         if not self._allowed(name, write=True):
             return None
         hub = self.hub

@@ -14,33 +14,20 @@ from cook.recipe.sources import HubRef
 
 NAMES = st.sampled_from(
     [
-        "m-Q4.gguf",
-        "m-Q8.gguf",
-        "BF16/m-00001-of-00002.gguf",
-        "BF16/m-00002-of-00002.gguf",
-        "Q2/m-00001-of-00003.gguf",
-        "Q2/m-00003-of-00003.gguf",
-        "mmproj-F16.gguf",
-        "imatrix.gguf",
-        "model.safetensors",
-        "consolidated.safetensors",
-        "config.json",
-        "tokenizer.json",
-        "modeling.py",
-        "sub/model.safetensors",
-        "sub/config.json",
+        *("m-Q4.gguf", "m-Q8.gguf", "mmproj-F16.gguf", "imatrix.gguf"),
+        *("BF16/m-00001-of-00002.gguf", "BF16/m-00002-of-00002.gguf"),
+        *("Q2/m-00001-of-00003.gguf", "Q2/m-00003-of-00003.gguf"),
+        *("model.safetensors", "consolidated.safetensors", "config.json", "tokenizer.json"),
+        *("modeling.py", "sub/model.safetensors", "sub/config.json"),
     ]
 )
 PATHS = st.one_of(st.none(), NAMES, st.sampled_from(["BF16", "Q2", "sub", "m", "m-Q", "x"]))
 
 
-def files(names: set[str]) -> tuple[HubFile, ...]:
-    return tuple(HubFile(n, len(n), None, "0" * 40) for n in sorted(names))
-
-
 @given(names=st.sets(NAMES), path=PATHS, cached=st.booleans())
 def test_a_choice_is_whole_or_an_error(names: set[str], path: str | None, cached: bool) -> None:
-    listing = Listing(HubRef("org/m", None, path), "0" * 40, files(names), cached)
+    files = tuple(HubFile(name, len(name), None, "0" * 40) for name in sorted(names))
+    listing = Listing(HubRef("org/m", None, path), "0" * 40, files, cached)
     try:
         chosen = choose(listing)
     except InputError:

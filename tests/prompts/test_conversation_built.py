@@ -53,12 +53,13 @@ def test_a_build_on_conversations(home: Path, bundled: Engine) -> None:
     trace = TraceFile(path)
     assert len(trace) == 3
     spelt = {reply.head.id: bytes(t - 3 for t in reply.prompt if 3 <= t < 259) for reply in trace}
-    whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in SAID)
-    whole += f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n"
-    for one in ("conversation-1", "QWJhYvA_0"):
-        assert spelt[one].decode().replace("▁", " ").strip() == whole.strip()
-    lone = "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n"
-    assert spelt["conversation-3"].decode().replace("▁", " ").strip() == lone.strip()
+    for name, said in (
+        *(("conversation-1", (*SAID, ("user", ASKED))), ("QWJhYvA_0", (*SAID, ("user", ASKED)))),
+        ("conversation-3", (("user", "Hi."),)),
+    ):
+        whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in said)
+        found = spelt[name].decode().replace("▁", " ").strip()
+        assert found == f"{whole}<|im_start|>assistant"
 
 
 @pytest.mark.engine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cook.errors import RecipeError
-from cook.formats.gguf_split import SplitLimit
+from cook.formats.gguf_writer import SplitLimit
 from cook.recipe.expand import expand
 from cook.recipe.load import LoadedRecipe, parse_recipe, resolved_text
 

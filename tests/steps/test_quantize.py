@@ -19,8 +19,7 @@ from cook.engines.tool_runs import TextJob
 from cook.engines.worker import compile
 from cook.errors import PrerequisiteError
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.gguf_split import SplitLimit, write_split_gguf
-from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
+from cook.formats.gguf_writer import SplitLimit, copy_of, encode, write_gguf_file, write_split
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.quant_types import Flavour, needs_imatrix, stored_type
 from cook.graph.execute import Outcomes
@@ -60,7 +59,7 @@ class Models:
     def split(self) -> Path:
         """Three shards."""
         file = read_gguf(self.whole())
-        return write_split_gguf(
+        return write_split(
             self.folder / "split.gguf",
             file.raw_metadata(),
             [copy_of(file, t.name) for t in file.tensors],

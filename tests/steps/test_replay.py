@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
-from cook.formats.gguf_split import SplitLimit
+from cook.formats.gguf_writer import SplitLimit
 from cook.graph.execute import Executor
 from cook.graph.step import source
 from cook.paths import demo_dir

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 
 from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
@@ -19,11 +21,14 @@ IDS = np.array([[5, 6, 7, -1]], np.int32)
 LOGP = np.log(np.array([[0.5, 0.3, 0.1, 1e-9]])).astype(np.float32)
 
 
+def sampler(**chain: Any) -> Sampling:
+    """``chain``, and nothing else of it at work."""
+    return replace(Sampling(1.0, 0, 1.0, 0.0, 1.0), **chain)
+
+
 def one(token: int, **chain: float) -> float:
-    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
-    sampler = TypeAdapter(Sampling).validate_python({"temperature": 1.0, **off, **chain})
-    raw = np.array([-9.0], np.float32)
-    return float(np.exp(chain_logp(sampler, np.array([token], np.int32), raw, IDS, LOGP)[0]))
+    raw, tokens = np.array([-9.0], np.float32), np.array([token], np.int32)
+    return float(np.exp(chain_logp(sampler(**chain), tokens, raw, IDS, LOGP)[0]))
 
 
 def test_each_part_of_the_chain() -> None:
@@ -44,18 +49,15 @@ def test_greedy_is_certain() -> None:
 
 def draws(*shares: float, **chain: float) -> Draws:
     """Of tokens 0, 1, ... with these raw probabilities, in falling order."""
-    off = {"top_k": 40, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
-    sampler = TypeAdapter(Sampling).validate_python({"temperature": 1.0, **off, **chain})
     logp = np.log(np.array(shares)).astype(np.float32)
-    return Draws.of(sampler, np.arange(len(shares), dtype=np.int32), logp)
+    return Draws.of(sampler(**chain), np.arange(len(shares), dtype=np.int32), logp)
 
 
 def test_ranges_of_draws_are_the_chain_s_probabilities() -> None:
     found = draws(0.5, 0.25, 0.125, 0.125, top_k=3)
-    assert found.ranges[0] == pytest.approx((0.0, 4 / 7))
-    assert found.ranges[1] == pytest.approx((4 / 7, 6 / 7))
-    assert found.ranges[2] == pytest.approx((6 / 7, 1.0))
-    assert set(found.ranges) == {0, 1, 2}
+    borders = (0.0, 4 / 7, 6 / 7, 1.0)
+    assert list(found.ranges) == [0, 1, 2]
+    assert [*found.ranges.values()] == [pytest.approx(pair) for pair in pairwise(borders)]
 
 
 def test_a_gap_is_what_one_draw_needs() -> None:
@@ -68,7 +70,7 @@ def test_a_gap_is_what_one_draw_needs() -> None:
     # Cut away by min_p: 0.02 has to come up to 0.03.
     cut = draws(0.9, 0.05, 0.03, 0.02, min_p=0.03)
     assert cut.gap(2, 3) == pytest.approx(np.log(3 / 2), abs=0.02)
-    # What is unknown has no gap, and one that was not told is below all that were.
+    # What is unknown has no gap, and one that was not reported is below all that were.
     assert found.gap(7, 0) is None
     assert found.gap(0, 7) is None
     assert draws(0.9, 0.06, 0.04, top_k=2).gap_at_least() == pytest.approx(np.log(3 / 2), abs=1e-3)
@@ -78,16 +80,15 @@ def test_a_gap_is_what_one_draw_needs() -> None:
 def test_numeric_flips_of_sampled_tokens_are_near_ties(chain: dict[str, float]) -> None:
     """Every logit a hundredth off: one draw may give another token, whose logit is far away."""
     rng = np.random.default_rng(4)
-    off = {"temperature": 0.8, "top_k": 40, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
-    sampler = TypeAdapter(Sampling).validate_python({**off, **chain})
+    whole = sampler(temperature=0.8, top_k=40, **chain)
     ids = np.arange(64, dtype=np.int32)
     flips, wide, wide_by_logits = 0, 0, 0
     for _ in range(12_000):
         exact = np.sort(rng.normal(0.0, rng.uniform(1.0, 3.0), 64))[::-1]
         rounded = exact + rng.uniform(-0.01, 0.01, 64)
         order = np.argsort(-rounded)
-        here = Draws.of(sampler, ids, exact.astype(np.float32))
-        there = Draws.of(sampler, ids[order], rounded[order].astype(np.float32))
+        here = Draws.of(whole, ids, exact.astype(np.float32))
+        there = Draws.of(whole, ids[order], rounded[order].astype(np.float32))
         draw = rng.random()
         ours, theirs = (
             next(token for token, (low, high) in d.ranges.items() if low <= draw < high)
@@ -109,12 +110,11 @@ def test_numeric_flips_of_sampled_tokens_are_near_ties(chain: dict[str, float]) 
 def test_another_token_at_random_is_no_near_tie() -> None:
     """Else nothing would ever be found: a draft that changed what is drawn."""
     rng = np.random.default_rng(5)
-    sampler = Sampling(0.8, 40, 0.95, 0.05, 1.0)
     ids = np.arange(64, dtype=np.int32)
     near = total = 0
     for _ in range(400):
         exact = np.sort(rng.normal(0.0, 2.0, 64))[::-1].astype(np.float32)
-        found = Draws.of(sampler, ids, exact)
+        found = Draws.of(Sampling(0.8, 40, 0.95, 0.05, 1.0), ids, exact)
         if len(found.ranges) < 4:
             continue
         ours, theirs = rng.choice(list(found.ranges), 2, replace=False)
@@ -130,12 +130,12 @@ def test_another_token_at_random_is_no_near_tie() -> None:
 def test_equal_to_what_the_worker_drew_with(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
-    sampler = Sampling(0.8, seed=5).applied()
+    drawn = Sampling(0.8, seed=5).applied()
     with Worker.open(bundled, Supervisor(tmp_path / "logs")) as worker:
         worker.load(ModelLoad(tiny_model, context=256))
-        said = worker.generate((1, 40, 41), n_predict=48, chain=sampler, top=64)
+        said = worker.generate((1, 40, 41), n_predict=48, chain=drawn, top=64)
     assert said.top_ids is not None
     assert said.top_logits is not None
     logp = said.top_logits - said.logsumexp[:, None]
-    found = chain_logp(sampler, said.tokens, said.logp, said.top_ids, logp)
+    found = chain_logp(drawn, said.tokens, said.logp, said.top_ids, logp)
     assert np.abs(found - said.chain_logp).max() < 1e-3

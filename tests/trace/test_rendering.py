@@ -40,12 +40,7 @@ def test_a_stand_in_has_the_tokenizer_to_the_byte(chatty: Path, tmp_path: Path) 
     assert stand_in.file_bytes < model.file_bytes / 10
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize("name", ["bundled", pytest.param("ik_engine", marks=pytest.mark.ik)])
-def test_it_renders_as_the_models_server_does(
-    request: pytest.FixtureRequest, chatty: Path, tmp_path: Path, name: str
-) -> None:
-    engine: Engine = request.getfixturevalue(name)
+def test_it_renders_as_the_models_server_does(engine: Engine, chatty: Path, tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path / "logs")
     extra = ("--jinja",)
     job = ServerJob(target=chatty, target_args=ModelArgs(threads=1, extra=extra), context=512)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ PRESETS = """\
 version = 1
 
 [target]
-model = {target}
+model = {model}
 ctx-size = 2048
 threads = 1
 
 [draft]
-model = {draft}
+model = {model}
 alias = small
 ctx-size = 1024
 threads = 1
@@ -43,12 +44,10 @@ ASK = ("--prompts", "demo", "--limit", "2", "--max-tokens", "8")
 @pytest.fixture(scope="module")
 def url(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A router's address; it and its children are gone afterwards."""
-    home = tmp_path_factory.mktemp("router")
+    home, port = tmp_path_factory.mktemp("router"), str(free_port())
     presets = home / "presets.ini"
-    demo = demo_dir() / "draft-f16.gguf"
-    presets.write_text(PRESETS.format(target=demo, draft=demo))
-    port = free_port()
-    words = ("--models-preset", str(presets), "--host", "127.0.0.1", "--port", str(port))
+    presets.write_text(PRESETS.format(model=demo_dir() / "draft-f16.gguf"))
+    words = ("--models-preset", str(presets), "--host", "127.0.0.1", "--port", port)
     router = subprocess.Popen(
         [str(bundled.tool("server")), *words, "--offline"],
         env={**bundled.environment(), "HOME": str(home)},
@@ -59,10 +58,13 @@ def url(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     try:
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 60
-        while not _answers(address):
+        answers = False
+        while not answers:
             assert router.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
+            with suppress(CookError), Remote(address) as remote:
+                answers = remote.get("/health") is not None
         yield address
     finally:
         router.terminate()
@@ -71,14 +73,6 @@ def url(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         finally:
             with pytest.raises(ProcessLookupError):  # no child is left of its session
                 os.killpg(router.pid, signal.SIGKILL)
-
-
-def _answers(address: str) -> bool:
-    try:
-        with Remote(address) as remote:
-            return remote.get("/health") is not None
-    except CookError:
-        return False
 
 
 @pytest.mark.parametrize(("model", "context"), [("target", 2048), ("small", 1024)])
@@ -113,6 +107,6 @@ def test_the_models_are_listed_where_none_is_chosen(
 ) -> None:
     for door in (("score", "--url", url), ("trace", "-o", str(tmp_path / "t"), "--target", url)):
         assert main([*door, *more, *ASK]) == 2
-        told = capsys.readouterr().err
-        assert message in told
-        assert "draft, small, target" in told
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert "draft, small, target" in printed

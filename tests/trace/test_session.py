@@ -1,8 +1,8 @@
-"""A recording: only what is missing is asked, and what cannot be asked is told."""
+"""A recording: only what is missing is asked, and what cannot be asked is dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,53 +75,39 @@ def test_only_what_is_missing_is_asked(tmp_path: Path) -> None:
     assert nothing.prepared == []
 
 
-def test_a_dropped_prompt_is_told_and_asked_again_next_time(tmp_path: Path) -> None:
+def test_a_dropped_prompt_is_asked_again_next_time(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     found = record(Parrot(drops="p1"), PLAN, path)
     assert (found.replies, found.dropped) == (3, (Dropped("p1", "no words"),))
     assert record(Parrot(), PLAN, path).replies == 4
+    with pytest.raises(InputError, match="prompts_sha256"):  # other prompts, other conditions
+        record(Parrot(), replace(PLAN, prompts=PROMPTS[:2]), path)
 
 
-def test_other_prompts_are_other_conditions(tmp_path: Path) -> None:
-    path = tmp_path / "t.trace"
-    record(Parrot(), PLAN, path)
-    fewer = TracePlan(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
-    with pytest.raises(InputError, match="prompts_sha256"):
-        record(Parrot(), fewer, path)
+@pytest.fixture
+def target(bundled: Engine, tiny_model: Path, tmp_path: Path) -> Iterator[WorkerTarget]:
+    logs, model = tmp_path / "logs", source([tiny_model])
+    with (
+        KeptWorkers(logs) as workers,
+        WorkerTarget(bundled, model, ModelArgs(), 256, False, Supervisor(logs), workers) as found,
+    ):
+        yield found
 
 
 @pytest.mark.engine
-def test_the_width_of_batches_is_a_condition(
-    bundled: Engine, tiny_model: Path, tmp_path: Path
-) -> None:
-    plan = TracePlan(PROMPTS, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
-    wide, path, logs = replace(plan, batch_width=2), tmp_path / "t.trace", tmp_path / "logs"
-    with (
-        KeptWorkers(logs) as workers,
-        WorkerTarget(
-            bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(logs), workers
-        ) as target,
-    ):
-        assert record(target, wide, path).replies == len(PROMPTS)
-        with pytest.raises(InputError, match="batch_width"):
-            record(target, plan, path)
+def test_the_width_of_batches_is_a_condition(target: WorkerTarget, tmp_path: Path) -> None:
+    plan, path = replace(PLAN, context=256, top=4), tmp_path / "t.trace"
+    assert record(target, replace(plan, batch_width=2), path).replies == len(PROMPTS)
+    with pytest.raises(InputError, match="batch_width"):
+        record(target, plan, path)
     assert TraceFile(path).header.batch_width == 2
 
 
 @pytest.mark.engine
-def test_a_prompt_too_long_for_the_context_is_dropped(
-    bundled: Engine, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_prompt_too_long_for_the_context_is_dropped(target: WorkerTarget, tmp_path: Path) -> None:
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
-    plan = TracePlan(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
-    logs = tmp_path / "logs"
-    with (
-        KeptWorkers(logs) as workers,
-        WorkerTarget(
-            bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(logs), workers
-        ) as target,
-    ):
-        found = record(target, plan, tmp_path / "t.trace")
+    plan = replace(PLAN, prompts=prompts, context=256, top=4)
+    found = record(target, plan, tmp_path / "t.trace")
     assert found.replies == 1
     assert [d.id for d in found.dropped] == ["long"]
     assert "do not fit a context of 256" in found.dropped[0].reason
