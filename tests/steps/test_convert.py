@@ -7,6 +7,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,10 @@ import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
+from cook.formats.gguf_writer import encode, write_gguf_file
 from cook.job.locate import locate
 from cook.recipe.sources import HubRef
-from cook.steps.convert import (
-    Converter,
-    find_converter,
-    model_files,
-    parameters,
-    require_whole,
-)
+from cook.steps.convert import Converter, find_converter, model_files, parameters, require_whole
 
 HERE = Path(__file__).parent
 
@@ -38,7 +34,7 @@ def converter(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch)
     checkout = tmp_path / "llama.cpp"
     shutil.copytree(HERE / "converter", checkout)
     shutil.copy(tiny_model, checkout / "ready.gguf")
-    _empty_gguf(checkout / "empty.gguf")
+    write_gguf_file(checkout / "empty.gguf", {"general.architecture": encode("llama")}, ())
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COOK_CONVERTER", str(checkout))
     monkeypatch.setenv("COOK_CONVERTER_PYTHON", sys.executable)
@@ -72,7 +68,7 @@ def test_a_model_is_converted_once(
     found = locate(folder, converter=converter)
     assert found.path.read_bytes() == tiny_model.read_bytes()
     converter.script.with_name("ok.txt").unlink()  # it could not run again
-    again = Converter(converter.script, converter.python, converter.outtype)
+    again = replace(converter)
     assert locate(folder, converter=again) == found
     assert locate(folder, converter=again, plan_only=True) == found
 
@@ -120,7 +116,7 @@ def test_its_failures_are_told_and_leave_nothing(
 def test_another_type_than_asked_for_is_no_success(
     converter: Converter, make_model: Callable[[str], Path]
 ) -> None:
-    bf16 = Converter(converter.script, converter.python, "bf16")
+    bf16 = replace(converter, outtype="bf16")
     with pytest.raises(StepError, match="asked for bf16, and it wrote f16"):
         locate(make_model("ok_model"), converter=bf16)
 
@@ -174,25 +170,9 @@ def test_headers_of_safetensors(tmp_path: Path) -> None:
     path = safetensors(tmp_path / "a.safetensors", 21)
     assert parameters(path) == 21
     whole = path.read_bytes()
-    for broken in (
-        b"",
-        whole[:7],
-        whole[:20],
-        whole[:-1],
-        struct.pack("<Q", 1 << 40) + whole[8:],
-        struct.pack("<Q", 4) + b"[[]]",
-        struct.pack("<Q", 2) + b'"a',
-    ):
+    cut = (b"", whole[:7], whole[:20], whole[:-1])
+    none = (struct.pack("<Q", 4) + b"[[]]", struct.pack("<Q", 2) + b'"a')
+    for broken in (*cut, *none, struct.pack("<Q", 1 << 40) + whole[8:]):
         path.write_bytes(broken)
         with pytest.raises(InputError, match=r"a\.safetensors"):
             parameters(path)
-
-
-def _empty_gguf(path: Path) -> None:
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(path, "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -53,24 +53,17 @@ def counted(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Counted:
         name: HeadReplayStep(bundled, name, file[name], trace, rows, args, depth=4, floor=0.5)
         for name in (*LIVE, "whole")
     }
+    bare = LiveStep(
+        *(bundled, "live", trunk, ONE, CONTEXT, None, ONE, None, PROMPTS, TOKENS, Sampling()),
+        chat=False,
+        head=HeadKind.MTP,
+    )
     live = {
-        (name, settings): LiveStep(
-            bundled,
-            f"{name} {settings.n_max} {settings.p_min}",
-            trunk,
-            ONE,
-            CONTEXT,
-            file[name],
-            ONE,
-            settings,
-            PROMPTS,
-            TOKENS,
-            Sampling(),
-            chat=False,
-            head=HeadKind.MTP,
+        (name, one): replace(
+            bare, name=f"{name} {one.n_max} {one.p_min}", draft=file[name], settings=one
         )
         for name in LIVE
-        for settings in SETTINGS
+        for one in SETTINGS
     }
     with executor(folder / "home") as running:
         outcomes = running.run([*replays.values(), *live.values()])
@@ -83,11 +76,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Counted:
             runs = [simulate(text, settings, profile) for text in texts]
             replayed[name, settings] = [(run.draft_n, run.draft_n_accepted) for run in runs]
     ran = {
-        key: [(run.draft_n or 0, run.draft_n_accepted or 0) for run in outcome.runs]
+        key: [(run.draft_n or 0, run.draft_n_accepted or 0) for run in outcomes.result(step).runs]
         for key, step in live.items()
-        if (outcome := outcomes.result(step)) is not None
     }
-    assert ran.keys() == live.keys()
     return Counted(replayed, ran)
 
 
