@@ -157,8 +157,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "quantize by rules", replace(ruled, pure=True, allow_requantize=True)
     ready = replace(ruled, engine=main, quant="Q4", imatrix=source("imatrix.dat"), ftype="Q4_K_M")
     yield "quantize with a ready imatrix", ready
-    name, shard = ("a.weight", (256, 4), "q4_K"), source("shard.gguf")
-    theirs = PublishedTensor(*name, shard, "Thireus/model", "ab" * 32)
+    shard = source("shard.gguf")
+    theirs = PublishedTensor("a.weight", (256, 4), "q4_K", shard, "Thireus/model", "ab" * 32)
     published = QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,))
     yield "quantize of published tensors", published
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +80,17 @@ def test_as_the_slow_statement(
     ours = NgramServer(chosen, flavour)
     theirs = SLOW[method](chosen, flavour)
     for prompt, tokens, reply, limit in data.draw(st.lists(talk(), min_size=1, max_size=4)):
-        limits = limit, len(prompt) + limit + data.draw(st.integers(0, 4))
+        context = len(prompt) + limit + data.draw(st.integers(0, 4))
         ids, said = (np.array(part, np.int32) for part in (prompt, tokens))
-        match = list[bool]()
-        model: tuple[Any, ...] = ()
+        asked = NgramRequest(ids, said, reply, EOG, limit, context)
+        match, model = list[bool](), tuple[Any, ...]()
         if n_max:
             match = data.draw(st.lists(st.booleans(), min_size=len(said), max_size=len(said)))
-            seen = Positions(len(prompt), reply, np.array(match), eog=np.isin(said, list(EOG)))
-            seen = replace(seen, n_predict=limits[0], context=limits[1])
+            limits = {"n_predict": limit, "context": context}
+            eog = np.isin(said, list(EOG))
+            seen = Positions(len(prompt), reply, np.array(match), eog=eog, **limits)
             model = seen, DraftSettings(n_max)
-        run = ours.answer(NgramRequest(ids, said, reply, EOG, *limits), *model)
-        assert steps(run) == theirs.answer(prompt, tokens, reply, EOG, *limits, match, n_max)
+        assert steps(ours.answer(asked, *model)) == theirs.answer(asked, match, n_max)
 
 
 def test_what_only_the_draft_model_spends() -> None:

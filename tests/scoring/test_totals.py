@@ -80,7 +80,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(requests: int) -> None
 
 def ends(shares: Sequence[Share], most: float = math.inf) -> tuple[float, float]:
     found = total(shares, most=most)
-    assert None not in (found.low, found.high)
+    assert found.low is not None
+    assert found.high is not None
     return found.low, found.high
 
 

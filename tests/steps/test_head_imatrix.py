@@ -193,7 +193,7 @@ def test_low_bit_heads_need_it(bundled: Any, folder: Path, tmp_path: Path) -> No
     alone = quantized(bundled, folder / "head.gguf", types, matrix)
     bare = replace(made, imatrix=None)
     outcomes = run(tmp_path, made, alone, bare)
-    error = outcomes.failures[bare.key].error
+    error: Any = outcomes.failures[bare.key].error
     log = error.log.read_text(errors="replace")[-2000:] if error.log else ""
     assert "importance matrix" in error.message + log
     assert made.key not in outcomes.failures, outcomes.failures[made.key].error

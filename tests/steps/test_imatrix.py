@@ -147,6 +147,7 @@ def test_scored_prompts_are_never_calibrated_on(
 ) -> None:
     engine = standin_engine()
     recipe = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml").recipe
+    assert recipe.score is not None
     reader = SourceReader(plan_only=True)
     target, model = (
         reader.model(demo_dir() / name) for name in ("target-q8_0.gguf", "draft-f16.gguf")
