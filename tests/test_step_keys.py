@@ -1,7 +1,7 @@
 """Every Step's key, as the store knows it: kind, version and params decide what is found again.
 
 A key that changes makes every user build again what took hours, so it changes only where the
-result does, with the step's version. COOK_UPDATE_SNAPSHOTS=1 writes the golden file anew.
+result does, with the step's version. COOK_UPDATE_SNAPSHOTS=1 writes the golden file again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ from cook.steps.copies import ReduceStep, SpliceHeadStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.head_replay import HeadReplayStep
-from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
+from cook.steps.head_replay import HeadReplayStep, RowsStep
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.output_type import OutputTypeStep
 from cook.steps.quantize import PublishedTensor, QuantizeStep
 from cook.steps.replay import ReplayStep
-from cook.steps.target_rows import RowsStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 

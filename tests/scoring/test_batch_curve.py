@@ -28,12 +28,12 @@ def test_a_curve_interpolates_and_refuses_what_was_not_measured() -> None:
     assert curve.at(4, 500) == pytest.approx(5.0)
     assert curve.at([1, 4], [1000, 1000]) == pytest.approx([2.0, 6.0])
     assert curve.at(1, 1050) == pytest.approx(2.0), "a little beyond the end is the end"
-    for width, depth, told in (
+    for width, depth, message in (
         (1, 1051, "after 1051 tokens is to be priced, and measured were depths of 0 to 1000"),
         ([1, 2], [5, 2000], "after 2000 tokens"),
         (7, 0, "a batch of 7 tokens is to be priced, and measured were 1 to 4 tokens at once"),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             curve.at(width, depth)
 
 

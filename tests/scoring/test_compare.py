@@ -117,7 +117,7 @@ class World:
 
 @dataclass(frozen=True)
 class Trials:
-    """Shares of trials in which leader and rival were told apart, in which the question was
+    """Shares of trials in which leader and rival were kept apart, in which the question was
     decided, and decided for one that is more than the margin worse than the best; and the mean
     half-width of the interval between them."""
 
@@ -153,7 +153,7 @@ DRAFT = (BARE, -0.3), ("one", 0.0)
 WORSE = (*DRAFT, ("other", math.log(1.015)))
 """One of them is 1.5 % worse, where 1 % is as good."""
 FAR = 0.0215
-"""How far starts were apart on one machine, where 0.8 % are expected: of one 30 to 40 % are told
+"""How far starts were apart on one machine, where 0.8 % are expected: of one 30 to 40 % are kept
 apart that are alike, and from two on the data say so."""
 
 
@@ -168,7 +168,7 @@ apart that are alike, and from two on the data say so."""
         (World(4, passes=True, start=FAR), ALIKE),
     ],
 )
-def test_servers_that_are_alike_are_seldom_told_apart(
+def test_servers_that_are_alike_are_seldom_kept_apart(
     candidates: tuple[tuple[str, float], ...], world: World
 ) -> None:
     """Of 300 trials 5 % are 15, give or take 4."""
@@ -244,11 +244,11 @@ def test_requests_are_paired_by_prompt_and_block() -> None:
 
 @given(TIMES, TIMES, st.floats(0.5, 2.0))
 def test_of_all_prompts_a_figure_is_the_raw_quotient(
-    bare: dict[str, float], told: dict[str, float], factor: float
+    bare: dict[str, float], other: dict[str, float], factor: float
 ) -> None:
     """Whatever was forecast of them."""
     live = {id: ms * factor for id, ms in bare.items()}
-    forecast = {id: told.get(id, 500.0) for id in bare}
+    forecast = {id: other.get(id, 500.0) for id in bare}
     found = paired(
         Row("draft", "f", runs(forecast), runs(live)),
         Row(BARE, None, runs(bare), runs(bare)),
@@ -275,7 +275,7 @@ def test_of_some_prompts_a_figure_is_moved_by_what_is_forecast_of_the_others() -
 def test_the_interval_over_prompts_holds_the_truth_as_often_as_it_says(
     prompts: int, blocks: int, least: float
 ) -> None:
-    """Of prompts of four kinds drawn anew, and servers started anew, each time. Of two prompts a
+    """Of prompts of four kinds drawn again, and servers started again, each time. Of two prompts a
     kind their spread is hardly known: 91.5 % where 95 are said."""
     rng = np.random.default_rng(7)
     kinds = np.array([0.5, 0.1, -0.1, 0.3])  # log speedup of each

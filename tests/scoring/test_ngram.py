@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,9 @@ def test_as_the_slow_statement(
         match, model = list[bool](), tuple[Any, ...]()
         if n_max:
             match = data.draw(st.lists(st.booleans(), min_size=len(said), max_size=len(said)))
-            limits = {"n_predict": limit, "context": context}
             eog = np.isin(said, list(EOG))
-            seen = Positions(len(prompt), reply, np.array(match), eog=eog, **limits)
-            model = seen, DraftSettings(n_max)
+            seen = Positions(len(prompt), reply, np.array(match), eog=eog)
+            model = replace(seen, n_predict=limit, context=context), DraftSettings(n_max)
         assert steps(ours.answer(asked, *model)) == theirs.answer(asked, match, n_max)
 
 

@@ -100,9 +100,9 @@ def test_live_requests_of_both_engines_are_counted_alike() -> None:
     bare = replace(live, draft_n=None, draft_n_accepted=None)
     assert with_prompt_time_separated(bare, TIMINGS, IK) == bare, "nothing was read"
     assert with_prompt_time_separated(live, replace(TIMINGS, draft_prefill=None), IK) == live
-    told = replace(live, late_reading_ms=600.0)
+    timed = replace(live, late_reading_ms=600.0)
     for timings in (TIMINGS, None):
-        heard = with_prompt_time_separated(told, timings, IK)
+        heard = with_prompt_time_separated(timed, timings, IK)
         assert heard.predicted_ms == 400.0, "as the answer tells, not as it was timed apart"
         assert heard.draft_prompt_ms == 600.0
         assert with_prompt_time_separated(heard, timings, IK) == heard, "once is enough"

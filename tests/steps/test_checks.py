@@ -326,7 +326,9 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
             target_args=None,
             context=4096,
             engine=None,
-            _texts=lambda *_: ["text"],
+            baseline=SimpleNamespace(
+                prompts={"a": Prompt("a", "c", "text", "pick")}, live=SimpleNamespace(chat=False)
+            ),
             _seen=lambda target, *_: [seen(prompt_id=type(target).__name__)],
         ),
     )

@@ -150,20 +150,20 @@ def test_where_the_converter_is_found(
 ) -> None:
     monkeypatch.delenv("COOK_CONVERTER")
     checkout = converter.script.parent
-    beside = checkout / "build" / "bin"
-    beside.mkdir(parents=True)
-    assert find_converter(beside, "f16") == converter
+    tools = checkout / "build" / "bin"
+    tools.mkdir(parents=True)
+    assert find_converter(tools, "f16") == converter
     assert find_converter(tmp_path / "elsewhere") is None
     assert find_converter() is None
     monkeypatch.delenv("COOK_CONVERTER_PYTHON")
     own = checkout / ".venv" / "bin" / "python"
     own.parent.mkdir(parents=True)
     own.symlink_to(sys.executable)
-    found = find_converter(beside)
+    found = find_converter(tools)
     assert found.python == own
     monkeypatch.setenv("COOK_CONVERTER", str(tmp_path / "nowhere.py"))
     with pytest.raises(InputError, match=r"nowhere.py: no such file"):
-        find_converter(beside)
+        find_converter(tools)
 
 
 def test_headers_of_safetensors(tmp_path: Path) -> None:

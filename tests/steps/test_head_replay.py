@@ -18,8 +18,7 @@ from cook.graph.step import source
 from cook.job import lay_score
 from cook.job.prepare import prepare
 from cook.prompts.prompt_set import Prompt, load_prompts
-from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, broken_head, guessed_without
-from cook.steps.target_rows import RowsStep
+from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, RowsStep, broken_head, guessed_without
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 from tests.demo_heads import head_arrays, write_changed, write_demo_heads
 from tests.engines.tiny_heads import write_tiny_heads

@@ -14,9 +14,8 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import source
 from cook.prompts.prompt_set import load_prompts
 from cook.scoring.simulate import PROFILES, simulate
-from cook.steps.head_replay import HeadReplayStep, head_replies
+from cook.steps.head_replay import HeadReplayStep, RowsStep, head_replies
 from cook.steps.live import LiveStep
-from cook.steps.target_rows import RowsStep
 from cook.steps.trace import TraceStep
 from tests.demo_heads import write_demo_heads
 from tests.workbench import executor
@@ -103,8 +102,8 @@ def test_a_replay_counts_as_a_server_does(
 
 def test_the_head_inside_counts_as_its_own_file(counted: Counted) -> None:
     for settings in SETTINGS:
-        inside, beside = (counted.replayed[name, settings] for name in ("whole", "head-q8_0"))
-        assert inside == beside
+        inside, apart = (counted.replayed[name, settings] for name in ("whole", "head-q8_0"))
+        assert inside == apart
 
 
 def test_the_head_is_trained(counted: Counted) -> None:

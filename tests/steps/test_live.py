@@ -1,4 +1,4 @@
-"""A server that is asked: what a tool leaves out is told, and so is others' use of processors."""
+"""A server that is asked: what a tool leaves out shows, and so does others' use of processors."""
 
 from __future__ import annotations
 
@@ -206,5 +206,5 @@ def test_slots_are_served_in_parallel_by_a_real_server(
     assert parallel.busy_s is not None
     assert parallel.busy_s < sum(run.wall_ms for run in parallel.runs) / 1000, "side by side"
     same = sum(a.tokens == b.tokens for a, b in zip(parallel.runs, alone.runs, strict=True))
-    assert same >= 2, "what is drafted and verified beside others is each one's own"
+    assert same >= 2, "what is drafted and verified next to others is each one's own"
     assert all((run.draft_n is not None) == (settings is not None) for run in parallel.runs)

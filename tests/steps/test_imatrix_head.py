@@ -21,8 +21,7 @@ from cook.formats.heads import head_alone
 from cook.formats.imatrix_file import read_imatrix
 from cook.graph.execute import Outcomes
 from cook.graph.step import Workbench, source
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep, Otherwise
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep, Otherwise
 from cook.steps.quantize import QuantizeStep
 from cook.steps.work import model_paths
 from tests.engines.tiny_heads import EXPERTS, FFN, HEADS, WIDTH, write_tiny_heads
