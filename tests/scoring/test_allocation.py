@@ -15,6 +15,7 @@ from cook.errors import InputError
 from cook.scoring import allocation
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate, fastest, front
 
+Rows = list[tuple[tuple[int, int], ...]]
 BPW = (1.56, 2.06, 2.6, 3.06, 3.4, 4.25, 4.5, 5.5, 6.56, 8.5)
 
 
@@ -81,9 +82,7 @@ def check(spans: Sequence[SpanCosts], found: Allocation) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(costs_of(), min_size=1, max_size=10), st.floats(0, 1))
-def test_it_finds_the_least_damage_there_is(
-    rows: list[tuple[tuple[int, int], ...]], share: float
-) -> None:
+def test_it_finds_the_least_damage_there_is(rows: Rows, share: float) -> None:
     spans = spans_of(rows)
     max_bytes = room(spans, share)
     found = allocate(spans, max_bytes)
@@ -97,9 +96,7 @@ def test_it_finds_the_least_damage_there_is(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(), min_size=2, max_size=8), st.floats(0, 1))
-def test_the_bound_holds_where_states_are_dropped(
-    rows: list[tuple[tuple[int, int], ...]], share: float
-) -> None:
+def test_the_bound_holds_where_states_are_dropped(rows: Rows, share: float) -> None:
     spans = spans_of(rows)
     max_bytes = room(spans, share)
     with pytest.MonkeyPatch.context() as patch:
@@ -119,9 +116,7 @@ def test_the_gap_of_a_large_model_is_below_half_a_percent(alike: bool) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(), min_size=1, max_size=7))
-def test_every_point_of_the_front_is_the_best_of_its_size(
-    rows: list[tuple[tuple[int, int], ...]],
-) -> None:
+def test_every_point_of_the_front_is_the_best_of_its_size(rows: Rows) -> None:
     spans = spans_of(rows)
     points = front(spans)
     for point in points:
@@ -143,9 +138,7 @@ def test_a_wide_step_of_the_front_is_filled_in() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(4), min_size=1, max_size=5), st.floats(0, 1), st.floats(0.05, 5))
-def test_the_fastest_is_as_fast_as_any_of_the_convex_front(
-    rows: list[tuple[tuple[int, int], ...]], share: float, verify: float
-) -> None:
+def test_the_fastest_is_as_fast_as_any(rows: Rows, share: float, verify: float) -> None:
     spans = spans_of(rows)
     max_bytes = room(spans, share)
 

@@ -44,9 +44,7 @@ def test_a_typed_curve_goes_on_with_its_last_slope() -> None:
 
 
 @given(st.lists(st.floats(0.99, 1.01), min_size=5, max_size=5), st.integers(300, 20_000))
-def test_noise_of_one_per_cent_stays_one_per_cent_at_any_depth(
-    noise: list[float], depth: int
-) -> None:
+def test_noise_of_one_per_cent_stays_that_at_any_depth(noise: list[float], depth: int) -> None:
     def true_s(tokens: float) -> float:
         return 0.2 + tokens * 1e-5
 

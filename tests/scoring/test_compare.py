@@ -148,6 +148,7 @@ def standing(rows: list[Row[str]], objective: Objective = WHOLE) -> Standings[st
     return found
 
 
+Speeds = tuple[tuple[str, float], ...]
 ALIKE = ((BARE, 0.0), ("again", 0.0))
 DRAFT = (BARE, -0.3), ("one", 0.0)
 WORSE = (*DRAFT, ("other", math.log(1.015)))
@@ -157,29 +158,22 @@ FAR = 0.0215
 apart that are alike, and from two on the data say so."""
 
 
+WORLDS = World(), World(4), World(4, passes=True)
+LIKE = [(world, speeds) for world in WORLDS for speeds in (ALIKE, (*DRAFT, ("other", 0.0)))]
+
+
 @pytest.mark.parametrize(
-    ("world", "candidates"),
-    [
-        *(
-            (world, candidates)
-            for world in (World(), World(4), World(4, passes=True))
-            for candidates in (ALIKE, (*DRAFT, ("other", 0.0)))
-        ),
-        (World(4, passes=True, start=FAR), ALIKE),
-    ],
+    ("world", "candidates"), [*LIKE, (World(4, passes=True, start=FAR), ALIKE)]
 )
-def test_servers_that_are_alike_are_seldom_kept_apart(
-    candidates: tuple[tuple[str, float], ...], world: World
-) -> None:
+def test_like_servers_are_seldom_kept_apart(candidates: Speeds, world: World) -> None:
     """Of 300 trials 5 % are 15, give or take 4."""
     assert Trials.of(world, *candidates).apart <= 0.07
 
 
 def test_of_a_few_starts_the_interval_is_as_narrow_as_what_is_known_allows() -> None:
     """With everything known it would be 2.5, 1.6 and 1.2 %."""
-    worlds = (World(), World(4), World(4, passes=True))
-    found = [Trials.of(world, *ALIKE).half_width for world in worlds]
-    assert all(width <= most for width, most in zip(found, (0.0265, 0.0225, 0.0190), strict=True))
+    for world, most in zip(WORLDS, (0.0265, 0.0225, 0.0190), strict=True):
+        assert Trials.of(world, *ALIKE).half_width <= most
 
 
 @pytest.mark.parametrize(
@@ -192,9 +186,7 @@ def test_of_a_few_starts_the_interval_is_as_narrow_as_what_is_known_allows() -> 
         (World(2, start=FAR), (("third", -0.01),), 0.04),
     ],
 )
-def test_the_wrong_one_is_seldom_decided_for(
-    world: World, more: tuple[tuple[str, float], ...], most: float
-) -> None:
+def test_the_wrong_one_seldom_wins(world: World, more: Speeds, most: float) -> None:
     assert Trials.of(world, *WORSE, *more).wrong <= most
 
 
@@ -215,7 +207,7 @@ TIMES = st.dictionaries(
 
 
 @given(TIMES, st.floats(0.5, 2.0))
-def test_a_ratio_of_the_same_requests_is_that_of_their_times(
+def test_a_ratio_of_same_requests_is_that_of_their_times(
     times: dict[str, float], factor: float
 ) -> None:
     mine, theirs = runs(times), runs({id: ms * factor for id, ms in times.items()})
@@ -243,7 +235,7 @@ def test_requests_are_paired_by_prompt_and_block() -> None:
 
 
 @given(TIMES, TIMES, st.floats(0.5, 2.0))
-def test_of_all_prompts_a_figure_is_the_raw_quotient(
+def test_a_figure_of_all_is_the_quotient(
     bare: dict[str, float], other: dict[str, float], factor: float
 ) -> None:
     """Whatever was forecast of them."""
@@ -272,7 +264,7 @@ def test_of_some_prompts_a_figure_is_moved_by_what_is_forecast_of_the_others() -
 @pytest.mark.parametrize(
     ("prompts", "blocks", "least"), [(8, 1, 0.90), (12, 3, 0.92), (24, 1, 0.92), (24, 4, 0.92)]
 )
-def test_the_interval_over_prompts_holds_the_truth_as_often_as_it_says(
+def test_an_interval_holds_the_truth_as_often_as_it_says(
     prompts: int, blocks: int, least: float
 ) -> None:
     """Of prompts of four kinds drawn again, and servers started again, each time. Of two prompts a

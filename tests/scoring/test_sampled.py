@@ -183,7 +183,7 @@ def test_what_is_stored_bounds_the_whole(p: Floats, sampling: Sampling, count: i
 
 @settings(deadline=None)
 @given(data=st.data(), sampling=chains(), count=st.integers(5, 20))
-def test_the_overlap_is_between_its_ends(
+def test_an_overlap_is_between_its_ends(
     data: st.DataObject, sampling: Sampling, count: int
 ) -> None:
     p = data.draw(distributions())

@@ -337,22 +337,6 @@ def test_token_identity(seed: int, skill: float, n_max: int) -> None:
     assert (np.diff(accepted) <= 0).all()
 
 
-def test_a_matched_end_of_generation_counts_only_as_the_last_draft_token() -> None:
-    match = np.ones(6, bool)
-    eog = np.array([False] * 5 + [True])
-    inside = Positions(1, 6, match, eog=eog, n_predict=100)
-    run = simulate(inside, DraftSettings(8), Profile.MAINLINE_2026_10)
-    assert (run.draft_n, run.draft_n_accepted) == (8, 4)
-    last = simulate(inside, DraftSettings(5), Profile.MAINLINE_2026_10)
-    assert (last.draft_n, last.draft_n_accepted) == (5, 5)
-
-
-def test_ik_ignores_p_min() -> None:
-    reply = positions(make_case(3, 40, 0.6, False, 0), 40, 1000, 8)
-    settings = (DraftSettings(8, 0, p_min) for p_min in (0.0, 0.5, 1.0))
-    assert len({simulate(reply, one, Profile.IK_2026_08).draft_n for one in settings}) == 1
-
-
 def test_no_draft_at_all() -> None:
     run = simulate(Positions(3, 10, np.ones(10, bool)), DraftSettings(0), Profile.MAINLINE_2026_10)
     assert (run.steps, run.cycles, run.draft_n, int(run.decodes.sum())) == (9, 0, 0, 0)

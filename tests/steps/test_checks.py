@@ -301,9 +301,7 @@ def test_a_control_comes_right_after_its_look_up() -> None:
     assert order == ["a", "a: 3", "b", "b: 6"]
 
 
-def test_what_no_worker_can_control_is_looked_up_by_a_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_no_worker_can_control_a_server_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control that takes too long is reported, and fails nothing; so is a missing worker."""
 
     def loaded(*_: object) -> Any:

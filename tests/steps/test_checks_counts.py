@@ -97,9 +97,7 @@ def test_counts_equal_the_servers(
     assert abs(fast_error(found)) < 0.02
 
 
-def test_end_of_generation_within_drafts(
-    bundled: Engine, supervisor: Supervisor, pair: Pair
-) -> None:
+def test_an_end_within_drafts(bundled: Engine, supervisor: Supervisor, pair: Pair) -> None:
     found, live = count(
         bundled, supervisor, pair, DraftSettings(6), requests=6, temperature=0.8, sampling=ENDING
     )

@@ -21,6 +21,7 @@ from cook.recipe.sources import HubRef
 from cook.steps.convert import Converter, find_converter, model_files, parameters, require_whole
 
 HERE = Path(__file__).parent
+Make = Callable[[str], Path]
 
 
 def safetensors(path: Path, count: int) -> Path:
@@ -44,7 +45,7 @@ def converter(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def make_model(tmp_path: Path, tiny_model: Path) -> Callable[[str], Path]:
+def make_model(tmp_path: Path, tiny_model: Path) -> Make:
     """A safetensors model of as many parameters as the GGUF that the stand-in writes."""
 
     def make(name: str) -> Path:
@@ -60,7 +61,7 @@ def make_model(tmp_path: Path, tiny_model: Path) -> Callable[[str], Path]:
 
 
 def test_a_model_is_converted_once(
-    converter: Converter, make_model: Callable[[str], Path], tiny_model: Path
+    converter: Converter, make_model: Make, tiny_model: Path
 ) -> None:
     folder = make_model("ok_model")
     with pytest.raises(PrerequisiteError, match="not converted yet"):
@@ -74,7 +75,7 @@ def test_a_model_is_converted_once(
 
 
 def test_it_sees_the_model_and_nothing_else(
-    converter: Converter, make_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    converter: Converter, make_model: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_" + "secretsecretsecret")
     locate(make_model("echo_model"), converter=converter)
@@ -96,9 +97,9 @@ def test_it_sees_the_model_and_nothing_else(
         ("silent", StepError, "never said", None),
     ],
 )
-def test_its_failures_are_told_and_leave_nothing(
+def test_its_failures_are_errors_and_leave_nothing(
     converter: Converter,
-    make_model: Callable[[str], Path],
+    make_model: Make,
     tmp_path: Path,
     behaviour: str,
     kind: type[CookError],
@@ -113,16 +114,14 @@ def test_its_failures_are_told_and_leave_nothing(
     assert not list(home.glob("convert-*"))
 
 
-def test_another_type_than_asked_for_is_no_success(
-    converter: Converter, make_model: Callable[[str], Path]
-) -> None:
+def test_another_type_than_asked_for_is_no_success(converter: Converter, make_model: Make) -> None:
     bf16 = replace(converter, outtype="bf16")
     with pytest.raises(StepError, match="asked for bf16, and it wrote f16"):
         locate(make_model("ok_model"), converter=bf16)
 
 
 def test_a_model_from_the_hub_is_fetched_and_converted(
-    hub: Any, converter: Converter, make_model: Callable[[str], Path], tiny_model: Path
+    hub: Any, converter: Converter, make_model: Make, tiny_model: Path
 ) -> None:
     files = {p.name: p.read_bytes() for p in make_model("ok_Model-1B").iterdir()}
     commit = hub.add("org/ok_Model-1B", {**files, "original/consolidated.safetensors": b"x"})

@@ -46,9 +46,7 @@ def test_more_experts_than_there_are_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_plan_counts_the_disk_of_copies_alone(
-    shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_counts_the_disk_of_copies(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "shares_blocks", lambda _: shared)
     whole = ReduceStep("draft experts=1", source([DRAFT]), Reduction(1), 7)
     assert whole.disk_bytes() == 7, "the user's file may lie on another disk"

@@ -50,7 +50,7 @@ LENGTHS = st.lists(
 
 
 @given(LENGTHS, st.sampled_from([128, 512, 2048]))
-def test_whatever_is_decoded_lies_between_what_is_timed(
+def test_what_is_decoded_is_between_what_is_timed(
     texts: list[tuple[int, int]], ubatch: int
 ) -> None:
     prompts, ends = [p for p, _ in texts], [p + n for p, n in texts]
@@ -123,9 +123,7 @@ def test_long_batches_are_repeated_no_more_than_it_takes() -> None:
 @pytest.mark.parametrize(
     ("reading_s", "rounds"), [(0.0, 1), (2.8, 1), (2.9, 2), (4.4, 3), (1000.0, 4)]
 )
-def test_windows_are_timed_as_often_as_takes_no_longer_than_reading_to_them(
-    reading_s: float, rounds: int
-) -> None:
+def test_windows_are_timed_as_long_as_reading_to_them_took(reading_s: float, rounds: int) -> None:
     """1.44 s a round."""
     worker, timing = times(200.0, 3_000)
     timing.read_s[1024] = reading_s
@@ -144,7 +142,7 @@ def curve(widths: tuple[int, ...], rows: tuple[int, ...]) -> CurveStep:
 
 
 @given(st.sets(st.integers(0, 32), min_size=1))
-def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
+def test_each_width_is_timed_with_the_rows_of_the_least_server_needing_it(
     lengths: set[int],
 ) -> None:
     rows = rows_for(MAINLINE, WITHOUT, lengths)

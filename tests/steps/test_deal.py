@@ -272,7 +272,7 @@ def test_a_server_that_remembers_text_is_dealt_no_prompt_twice(farm: Farm) -> No
     assert outcome.dealt[0].outcome.warm_up is None
 
 
-def test_a_server_with_a_head_knows_everything_that_it_was_asked(
+def test_a_server_with_a_head_knows_what_it_was_asked(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draft of its next request begins on what it had read last."""
@@ -329,9 +329,7 @@ def test_a_request_waits_until_the_other_servers_are_at_rest(
     assert server.looks == looks
 
 
-def test_a_server_that_never_rests_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_never_rests_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "MOST_REST_S", 0.05)
     server: Any = Spinning(0.01)

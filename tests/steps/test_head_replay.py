@@ -38,7 +38,7 @@ def replays(engine: Any, folder: Path, *heads: str, tokens: int = 40) -> list[He
 
 
 @pytest.mark.engine
-def test_streamed_rows_give_what_stored_ones_do(
+def test_streamed_rows_are_stored_ones(
     bundled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, and none of them is on the disk; what is stored goes with the rest."""
@@ -119,9 +119,7 @@ def test_a_guess_without_a_head_is_what_followed_most_often_before() -> None:
 
 
 @pytest.mark.engine
-def test_damage_to_a_trained_head_is_named_where_a_guess_is_as_good(
-    bundled: Any, tmp_path: Path
-) -> None:
+def test_damage_to_a_head_is_named_where_a_guess_is_as_good(bundled: Any, tmp_path: Path) -> None:
     """Zeros, the halves of eh_proj in the other order, and no hidden state are. What leaves it
     better than a guess is not broken by any count: its norms are nearly alike, so that it matters
     not which is which, and without its block eh_proj alone still drafts."""

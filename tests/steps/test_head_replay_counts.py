@@ -88,9 +88,7 @@ def accepted(counts: Counts) -> float:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.n_max}-{s.p_min}")
 @pytest.mark.parametrize("name", LIVE)
-def test_a_replay_counts_as_a_server_does(
-    counted: Counted, name: str, settings: DraftSettings
-) -> None:
+def test_a_replay_counts_as_a_server(counted: Counted, name: str, settings: DraftSettings) -> None:
     """Requests part at near ties alone, since a state of whole batches feeds the next: sums stay.
     A mix of rows with and without outputs moved them by nine points, with a trained head alone."""
     replayed, live = counted.replayed[name, settings], counted.live[name, settings]

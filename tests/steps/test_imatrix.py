@@ -142,9 +142,7 @@ score:
 
 
 @pytest.mark.parametrize("prompts", ["demo", "default"])
-def test_scored_prompts_are_never_calibrated_on(
-    standin_engine: Any, tmp_path: Path, prompts: str
-) -> None:
+def test_scored_prompts_do_not_calibrate(standin_engine: Any, tmp_path: Path, prompts: str) -> None:
     engine = standin_engine()
     recipe = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml").recipe
     assert recipe.score is not None

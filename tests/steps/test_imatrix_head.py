@@ -91,7 +91,7 @@ def normed(rows: Any) -> Any:
 
 
 @pytest.mark.engine
-def test_it_adds_up_what_goes_into_a_matrix(
+def test_it_adds_up_what_goes_in(
     bundled: Any, folder: Path, tmp_path: Path, bench: Workbench
 ) -> None:
     """Into `eh_proj` go a token's embedding and the target's row before it, both normed."""
@@ -142,9 +142,7 @@ def test_it_is_joined_with_that_of_the_trunk(bundled: Any, folder: Path, tmp_pat
 
 
 @pytest.mark.engine
-def test_it_is_extended_until_the_experts_were_seen(
-    bundled: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_it_is_extended_until_experts_were_seen(bundled: Any, folder: Path, tmp_path: Path) -> None:
     """A chunk of 8 tokens chooses 16 times among 8 experts."""
     made = replace(step(bundled, folder, "extend", chunks=1, minimum=1.0), context=8)
     refused = replace(made, otherwise="fail")

@@ -206,9 +206,7 @@ def test_a_split_candidate(engine: Any, models: Models, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_a_damaged_shard_is_found_and_made_again(
-    bundled: Any, models: Models, tmp_path: Path
-) -> None:
+def test_a_damaged_shard_is_made_again(bundled: Any, models: Models, tmp_path: Path) -> None:
     step = step_of(bundled, models.whole(), "q4_0", None, split=SplitLimit(max_tensors=5))
     before = [path.read_bytes() for path in made(step, tmp_path).shards]
     store = Store(tmp_path / "store")
@@ -277,9 +275,7 @@ def test_the_source_s_alignment_is_kept(bundled: Any, models: Models, tmp_path: 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("rule", ["attn", "^output[.]weight$"])
-def test_candidates_share_tensors_and_say_which(
-    bundled: Any, models: Models, tmp_path: Path, rule: str
-) -> None:
+def test_candidates_share_tensors(bundled: Any, models: Models, tmp_path: Path, rule: str) -> None:
     """The second makes only what differs; the first one's part of the store is not touched."""
     first = step_of(bundled, models.whole(), "q4_K", None)
     changed = {n: "q8_0" for n, t in first.expected if t == "q4_K" and re.search(rule, n)}

@@ -62,9 +62,7 @@ def test_a_split_draft_says_the_same_as_the_whole(executor: Executor, trace: Tra
 
 
 @pytest.mark.engine
-def test_a_given_trace_stands_for_a_recorded_one(
-    executor: Executor, trace: TraceStep, tmp_path: Path
-) -> None:
+def test_a_given_trace_is_as_good(executor: Executor, trace: TraceStep, tmp_path: Path) -> None:
     recorded = texts(executor, ReplayStep(trace.engine, "draft", DRAFT, trace, ARGS))
     file = tmp_path / "mine.trace"
     file.write_bytes(executor.outcomes.artifact(trace).file(TRACE_FILE).read_bytes())
@@ -75,7 +73,7 @@ def test_a_given_trace_stands_for_a_recorded_one(
 
 
 @pytest.mark.engine
-def test_a_draft_of_other_tokens_fails_before_it_is_loaded(
+def test_a_draft_of_other_tokens_fails(
     executor: Executor, trace: TraceStep, tiny_model: Path
 ) -> None:
     step = ReplayStep(trace.engine, "tiny", source([tiny_model]), trace, ARGS)

@@ -24,10 +24,11 @@ pytestmark = pytest.mark.engine
 
 ARGS = ModelArgs(threads=1)
 DRAFT = demo_dir() / "draft-f16.gguf"
+Mixes = tuple[VariantStep, VariantStep]
 
 
 @pytest.fixture
-def variants(bundled: Engine) -> tuple[VariantStep, VariantStep]:
+def variants(bundled: Engine) -> Mixes:
     trace = trace_step(bundled)
     draft = source([DRAFT])
     whole = QuantizeStep(bundled, "mix", draft, None, "Q8_0", (), (), None)
@@ -43,9 +44,7 @@ def variants(bundled: Engine) -> tuple[VariantStep, VariantStep]:
     return large, small
 
 
-def test_a_mix_says_what_its_file_says_and_leaves_none(
-    executor: Executor, variants: tuple[VariantStep, VariantStep], tmp_path: Path
-) -> None:
+def test_a_mix_says_what_its_file_says(executor: Executor, variants: Mixes, tmp_path: Path) -> None:
     outcomes, small = executor.outcomes, variants[1]
     executor.run([*variants, small.replay])
     assert not outcomes.failures
@@ -63,8 +62,8 @@ def test_a_mix_says_what_its_file_says_and_leaves_none(
     assert not list((tmp_path / "store" / "tmp").glob("*"))
 
 
-def test_divergence_is_from_the_source_and_grows_with_what_is_taken_off(
-    executor: Executor, variants: tuple[VariantStep, VariantStep]
+def test_divergence_from_the_source_grows_with_what_is_taken_off(
+    executor: Executor, variants: Mixes
 ) -> None:
     executor.run(variants)
     outcomes, means = executor.outcomes, []
@@ -78,7 +77,7 @@ def test_divergence_is_from_the_source_and_grows_with_what_is_taken_off(
 
 
 def test_one_worker_takes_mix_after_mix(
-    executor: Executor, variants: tuple[VariantStep, VariantStep], tmp_path: Path
+    executor: Executor, variants: Mixes, tmp_path: Path
 ) -> None:
     executor.run(variants)
     logs = [p.read_text(errors="replace") for p in tmp_path.glob("logs/workers/*/stderr.log")]
@@ -87,7 +86,7 @@ def test_one_worker_takes_mix_after_mix(
     assert mixes == [2]
 
 
-def test_what_decides_a_variant_is_in_its_key(variants: tuple[VariantStep, VariantStep]) -> None:
+def test_what_decides_a_variant_is_in_its_key(variants: Mixes) -> None:
     large, small = variants
     assert large.key != small.key
     assert replace(small, replay=replace(small.replay, prompts=("p1",))).key != small.key
