@@ -98,6 +98,13 @@ def test_slots_share_their_batches() -> None:
     assert all_at_once.tokens_per_s_each == pytest.approx(1 / 1.04, rel=1e-6)
 
 
+def test_a_slot_that_drafts_more_goes_on_alone() -> None:
+    replies = [drafted([0], n_max) for n_max in (4, 1)]
+    served = serve(replies, 2, SlotPrices(curves(1e-9), curves()))
+    drafts, verified = 1.02 + 3 * 1.01, 1.04 + 1.03
+    assert served.seconds == pytest.approx(drafts + verified, rel=1e-6)
+
+
 def test_a_prompt_delays_those_that_generate() -> None:
     short, prices = SimulatedReply(plain_steps(11), 10, 11), SlotPrices(curves(prompt_s=1.0))
     others = (SimulatedReply(plain_steps(3), prompt, 3) for prompt in (90, 10))

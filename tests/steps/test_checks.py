@@ -95,7 +95,8 @@ CUT = (4, 3, 1, 2, 3, 1)
         (live("cab", 3), (1, 1, 1), (END,), (3, 1, 2)),
         (live("cab", 4), (1, 1, 1, 1), (END,), None),
         (live("cab", 4, "eos"), (1, 1, 1, 1), (END,), (3, 1, 2, END)),
-        (live("cab", 4, "eos"), (1, 1, 1, 1), (END, 9), None),
+        (live("cab", 5, "eos"), (1, 1, 1, 1, 1), (END, 9), None),
+        (live("ab", 3), (4, END), (END,), None),
         (live("c?b", 3), (1, 1, 1), (END,), None),
     ],
 )
