@@ -81,6 +81,8 @@ class Fake:
 
     def __exit__(self, *_: object) -> None:
         FARM.alive.remove(self)
+        if self.cpu_s is None:
+            raise StepError(f"{self.name} ended without a word, after its first failure")
 
     def complete(self, text: str, n_predict: int, **_: Any) -> Completion:
         if text == WARM_UP:
