@@ -11,7 +11,7 @@ from cook.scoring.batch_curve import BatchCurve, Link, curve_over_link
 from cook.steps.curve import grid_of
 
 
-def test_every_batch_waits_once_and_for_its_logits() -> None:
+def test_a_decode_waits_once_and_for_its_logits() -> None:
     assert Link(0.001).decode_s(150_000) == pytest.approx(0.001)
     gigabit = Link(0.001, 125e6)
     assert gigabit.decode_s(150_000, rows=2) == pytest.approx(0.001 + 0.0096)

@@ -165,7 +165,7 @@ LIKE = [(world, speeds) for world in WORLDS for speeds in (ALIKE, (*DRAFT, ("oth
 @pytest.mark.parametrize(
     ("world", "candidates"), [*LIKE, (World(4, passes=True, start=FAR), ALIKE)]
 )
-def test_like_servers_are_seldom_kept_apart(candidates: Speeds, world: World) -> None:
+def test_servers_that_are_alike_are_seldom_told_apart(candidates: Speeds, world: World) -> None:
     """Of 300 trials 5 % are 15, give or take 4."""
     assert Trials.of(world, *candidates).apart <= 0.07
 

@@ -62,7 +62,7 @@ def test_post_verify_ends_at_the_first_wrong_token() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60), st.floats(0.1, 2.0))
-def test_dsi_is_never_slower_than_none_nor_than_drafting_in_turns(
+def test_dsi_is_never_slower_than_no_draft_nor_than_drafting_in_turns(
     match: list[bool], draft: float
 ) -> None:
     text, prices = reply(match), times(draft * TARGET)

@@ -108,7 +108,7 @@ def test_tokens_of_a_reply(
     assert emitted_tokens(run, recorded, worker, info, n_max=3) == tokens
 
 
-def test_a_recount_has_passed_where_all_of_some_are_exact() -> None:
+def test_passed() -> None:
     assert RecountOutcome(4, 4, 9, 5, 9, 5).passed
     assert not RecountOutcome(4, 3, 9, 5, 9, 5).passed
     assert not RecountOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed

@@ -136,7 +136,9 @@ def test_what_changes_answers_alone_has_another_key(step: LiveStep) -> None:
 
 
 @pytest.mark.engine
-def test_each_prompt_is_sampled_with_numbers_of_its_own(bundled: Any, bench: Workbench) -> None:
+def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
+    bundled: Any, bench: Workbench
+) -> None:
     prompts = tuple(Prompt(name, "prose", PROMPT, "pick") for name in ("a", "b"))
     sampled = live_step(bundled, prompts=prompts, sampling=Sampling(1.0, seed=7))
     first, second = sampled.run(bench).runs
