@@ -166,7 +166,7 @@ def test_a_busy_neighbour_is_seen_and_our_own_child_is_not() -> None:
     if with_it is None or without_it is None:
         pytest.skip("the kernel does not tell processor time here")
     assert with_it > 0.4
-    assert without_it < with_it
+    assert without_it <= max(0.05, with_it - 0.4)
 
 
 def test_unknown_is_unknown_and_little_is_no_warning() -> None:
