@@ -1,7 +1,7 @@
 """Every Step's key, as the store knows it: kind, version and params decide what is found again.
 
 A key that changes makes every user build again what took hours, so it changes only where the
-result does, with the step's version. COOK_UPDATE_SNAPSHOTS=1 writes the golden file anew.
+result does, with the step's version. COOK_UPDATE_SNAPSHOTS=1 writes the golden file again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ from cook.steps.copies import ReduceStep, SpliceHeadStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.head_replay import HeadReplayStep
-from cook.steps.imatrix import ImatrixStep, TraceCorpusStep
+from cook.steps.head_replay import HeadReplayStep, RowsStep
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep, TraceCorpusStep
 from cook.steps.live import LiveStep
 from cook.steps.output_type import OutputTypeStep
 from cook.steps.quantize import PublishedTensor, QuantizeStep
 from cook.steps.replay import ReplayStep
-from cook.steps.target_rows import RowsStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 
@@ -104,49 +102,40 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         Prompt("first", "prose", "Once upon a time", "pick"),
         Prompt("second", "code", "def main():\n    \u201cx\u201d", "report"),
     )
-    placed = ModelArgs(
-        n_gpu_layers=99,
-        override_tensor=("exps=CPU", "blk.1=CUDA0"),
-        cpu_moe=True,
-        n_cpu_moe=3,
-        devices=("CUDA0", "CUDA1"),
-        cache_type_k="q8_0",
-        cache_type_v="q4_0",
-        flash_attention=True,
-        threads=4,
-        threads_batch=8,
-        batch=1024,
-        ubatch=256,
-        rpc=("host:1",),
-        extra=("--mlock",),
+    bare, placed = (
+        ModelArgs(),
+        ModelArgs(
+            n_gpu_layers=99,
+            override_tensor=("exps=CPU", "blk.1=CUDA0"),
+            cpu_moe=True,
+            n_cpu_moe=3,
+            devices=("CUDA0", "CUDA1"),
+            cache_type_k="q8_0",
+            cache_type_v="q4_0",
+            flash_attention=True,
+            threads=4,
+            threads_batch=8,
+            batch=1024,
+            ubatch=256,
+            rpc=("host:1",),
+            extra=("--mlock",),
+        ),
     )
     greedy = Sampling()
     sampled = Sampling(0.7, seed=2, top_k=40, top_p=0.95, min_p=0.1, repeat_penalty=1.1)
 
-    yield (
-        "convert",
-        ConvertStep(
-            "model",
-            (source("a.safetensors"), source("config.json")),
-            Converter(converter, Path("py")),
-        ),
-    )
-    yield (
-        "convert to f16",
-        ConvertStep("model", (source("a.safetensors"),), Converter(converter, Path("py"), "f16")),
-    )
+    weights, config = source("a.safetensors"), source("config.json")
+    whole = ConvertStep("model", (weights, config), Converter(converter, Path("py")))
+    yield "convert", whole
+    to_f16 = replace(whole.converter, outtype="f16")
+    yield "convert to f16", replace(whole, files=(weights,), converter=to_f16)
 
-    trace = TraceStep(main, target, ModelArgs(), 4096, prompts, 128, greedy, chat=False)
+    trace = TraceStep(main, target, bare, 4096, prompts, 128, greedy, chat=False)
     given = RecordedTraceStep(source("a.trace"), 2, 128)
     yield "trace", trace
-    yield (
-        "trace placed, chat, sampled",
-        TraceStep(ik, target, placed, 4096, prompts, 128, sampled, chat=True),
-    )
-    yield (
-        "trace sampled by default",
-        TraceStep(main, target, ModelArgs(), 4096, prompts, 128, Sampling(0.7), chat=False),
-    )
+    chat = replace(trace, engine=ik, args=placed, sampling=sampled, chat=True)
+    yield "trace placed, chat, sampled", chat
+    yield "trace sampled by default", replace(trace, sampling=Sampling(0.7))
     yield "trace in wide batches", replace(trace, batch_width=2)
     yield "recorded trace", given
 
@@ -156,48 +145,33 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
 
     matrix = ImatrixStep(main, bf16, corpus, 512, None, False, 0.95, "extend")
     yield "imatrix", matrix
-    yield (
-        "imatrix of a trace",
-        ImatrixStep(ik, bf16, calibration, 1024, 40, True, 0.5, "fail", ("--ngl", "99")),
-    )
+    of_trace = ImatrixStep(ik, bf16, calibration, 1024, 40, True, 0.5, "fail", ("--ngl", "99"))
+    yield "imatrix of a trace", of_trace
 
     draft = QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (("a.weight", "q4_K"),), 100)
     yield "quantize", draft
     rules = (TypeRule(r"blk\..*attn", "q8_0"), TypeRule("ffn", "iq1_kt"))
-    yield (
-        "quantize by rules",
-        QuantizeStep(
-            ik, "IQ1", bf16, matrix, "iq1_kt", rules, (), None, pure=True, allow_requantize=True
-        ),
-    )
-    yield (
-        "quantize with a ready imatrix",
-        QuantizeStep(main, "Q4", bf16, source("imatrix.dat"), "Q4_K_M", rules, (), None),
-    )
+    ruled = QuantizeStep(ik, "IQ1", bf16, matrix, "iq1_kt", rules, (), None)
+    yield "quantize by rules", replace(ruled, pure=True, allow_requantize=True)
+    ready = replace(ruled, engine=main, quant="Q4", imatrix=source("imatrix.dat"), ftype="Q4_K_M")
+    yield "quantize with a ready imatrix", ready
+    shard = source("shard.gguf")
+    theirs = PublishedTensor("a.weight", (256, 4), "q4_K", shard, "Thireus/model", "ab" * 32)
+    published = QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,))
+    yield "quantize of published tensors", published
 
-    theirs = PublishedTensor(
-        "a.weight", (256, 4), "q4_K", source("shard.gguf"), "Thireus/model", "ab" * 32
-    )
-    yield (
-        "quantize of published tensors",
-        QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,)),
-    )
-
-    of_head = HeadImatrixStep(
-        *(main, bf16, target, ModelArgs(), corpus, 512, None, False, 0.95, "extend"), trunk=matrix
-    )
+    reading = main, bf16, target, bare, corpus, 512, None, False, 0.95
+    of_head = HeadImatrixStep(*reading, "extend", trunk=matrix)
     yield "imatrix of a head", of_head
     head = replace(draft, imatrix=of_head, part="head")
     yield "quantize a head", head
     yield "splice a head", SpliceHeadStep("Q4", target, head, 100)
 
+    ready_draft, mtp = source("draft.gguf"), source("mtp.gguf")
     yield "reduce", ReduceStep("Q4 experts=4", draft, Reduction(4))
-    yield (
-        "reduce a file by layers",
-        ReduceStep("a file prune_layers=3,7", source("draft.gguf"), Reduction(None, (3, 7)), 100),
-    )
-
-    yield "head", OutputTypeStep(main, "a file output=q4_K", source("draft.gguf"), "q4_K")
+    fewer = ReduceStep("a file prune_layers=3,7", ready_draft, Reduction(None, (3, 7)), 100)
+    yield "reduce a file by layers", fewer
+    yield "head", OutputTypeStep(main, "a file output=q4_K", ready_draft, "q4_K")
 
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)
     yield "perplexity", PerplexityStep(main, "Q4", draft, corpus, 512, None)
@@ -206,77 +180,47 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "divergence", DivergenceStep(main, "Q4", draft, base)
     yield "divergence placed", DivergenceStep(main, "Q4", draft, base, ("-ngl", "99"))
 
-    yield "memory", MemoryStep(main, "Q4", draft, ModelArgs(), 4096)
-    yield "memory placed", MemoryStep(ik, "a file", source("draft.gguf"), placed, 4096)
+    yield "memory", MemoryStep(main, "Q4", draft, bare, 4096)
+    yield "memory placed", MemoryStep(ik, "a file", ready_draft, placed, 4096)
 
-    yield "replay", ReplayStep(main, "Q4", draft, trace, ModelArgs())
-    yield (
-        "replay of a share, rolled out",
-        ReplayStep(ik, "a file", source("draft.gguf"), given, placed, 8, 32, ("first",)),
-    )
-    own = ReplayStep(main, "source", bf16, trace, ModelArgs(), top=TOP)
-    yield "variant", VariantStep(ReplayStep(main, "mix", draft, trace, ModelArgs()), own)
-    timed = CurveStep(main, "mix", draft, trace, ModelArgs(), False, (1, 2, 5), 1)
-    yield "variant curve", VariantCurveStep(timed)
-    yield (
-        "replay that keeps the draft's likeliest tokens",
-        ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),
-    )
-    yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
-    yield (
-        "curve by slots",
-        SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4)),
-    )
-    yield (
-        "curve by slots of a head",
-        SlotCurveStep(main, "mtp", draft, trace, ModelArgs(), False, (1,), (1, 2), head=True),
-    )
-    yield (
-        "curve of the target",
-        CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),
-    )
-    rows = RowsStep(main, target, ModelArgs(), trace)
+    replay = ReplayStep(main, "Q4", draft, trace, bare)
+    yield "replay", replay
+    share = ReplayStep(ik, "a file", ready_draft, given, placed, 8, 32, ("first",))
+    yield "replay of a share, rolled out", share
+    own = ReplayStep(main, "source", bf16, trace, bare, top=TOP)
+    yield "variant", VariantStep(replay, own)
+    timed = CurveStep(main, "Q4", draft, trace, bare, False, (1, 2, 5))
+    yield "variant curve", VariantCurveStep(replace(timed, turn=1))
+    yield "replay that keeps the draft's likeliest tokens", replace(replay, top=64)
+    yield "curve", timed
+    by_slots = SlotCurveStep(main, "Q4", draft, trace, bare, False, (1, 5), (1, 2, 4))
+    yield "curve by slots", by_slots
+    of_mtp = replace(by_slots, model=draft, widths=(1,), sequences=(1, 2), head=True)
+    yield "curve by slots of a head", of_mtp
+    of_target = CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2)
+    yield "curve of the target", of_target
+    rows = RowsStep(main, target, bare, trace)
     yield "rows", rows
-    yield (
-        "head replay",
-        HeadReplayStep(main, "mtp", source("mtp.gguf"), trace, rows, ModelArgs(), 8, 0.3),
-    )
-    yield (
-        "curve of a head",
-        CurveStep(main, "mtp", source("mtp.gguf"), trace, ModelArgs(), False, (1, 2), head=True),
-    )
+    yield "head replay", HeadReplayStep(main, "mtp", mtp, trace, rows, bare, 8, 0.3)
+    yield "curve of a head", replace(timed, model=mtp, widths=(1, 2), head=True)
     verified = CurveStep(main, "target", target, trace, placed, True, (1, 5))
-    yield (
-        "curve of a target with a head",
-        replace(verified, name="target with a head", plain=verified),
-    )
-    yield "control", ControlStep(main, target, ModelArgs(), trace, 5)
+    yield "curve of a target with a head", replace(verified, plain=verified)
+    yield "control", ControlStep(main, target, bare, trace, 5)
     yield "control placed", ControlStep(ik, target, placed, given, 17)
 
-    nothing = LiveStep(
-        *(main, "no draft", target, placed, 4096, None, ModelArgs(), None),
-        *(prompts, 128, greedy, False),
-    )
-    settings = DraftSettings(8, 1, 0.25)
-    drafted = LiveStep(
-        *(main, "Q4", target, placed, 4096, draft, ModelArgs(), settings),
-        *(prompts, 128, sampled, True, 2),
-    )
+    served, settings = (main, "no draft", target, placed, 4096), DraftSettings(8, 1, 0.25)
+    nothing = LiveStep(*served, None, bare, None, prompts, 128, greedy, False)
+    drafted = LiveStep(*served, draft, bare, settings, prompts, 128, sampled, True, 2)
+    drafted = replace(drafted, name="Q4")
     yield "live without a draft", nothing
     yield "live", drafted
-    yield (
-        "live on ik",
-        LiveStep(
-            *(ik, "Q4", target, placed, 4096, draft, placed, DraftSettings(4)),
-            *(prompts[:1], 128, greedy, False),
-        ),
-    )
+    of_ik = replace(nothing, engine=ik, draft=draft, draft_args=placed, prompts=prompts[:1])
+    yield "live on ik", replace(of_ik, settings=DraftSettings(4))
     yield "live in parallel", replace(drafted, slots=4)
-    yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
-    yield (
-        "live behind n-grams, in a context of its own",
-        replace(drafted, ngram=NgramSettings(NgramType.CACHE), draft_context=2048),
-    )
+    cache = NgramSettings(NgramType.CACHE)
+    yield "live without a file", replace(nothing, ngram=cache)
+    behind = replace(drafted, ngram=cache, draft_context=2048)
+    yield "live behind n-grams, in a context of its own", behind
     yield "live head", replace(drafted, head=HeadKind.MTP)
     deal = DealStep((nothing, drafted), 0, True)
     later = replace(deal, servers=(nothing,), block=1, together=False)
@@ -284,10 +228,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "deal in turns", later
     without, dealt = Dealt((deal, later), "no draft"), Dealt((deal,), "Q4")
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, without, dealt)
-    yield (
-        "selfcheck",
-        RecountStep(main, "Q4", draft, placed, settings, Profile.MAINLINE_2025, trace, dealt),
-    )
+    recounted = Profile.MAINLINE_2025, trace, dealt
+    yield "selfcheck", RecountStep(main, "Q4", draft, placed, settings, *recounted)
 
 
 @pytest.fixture
@@ -308,6 +250,7 @@ def test_keys_are_those_of_every_store_there_is(found: dict[str, Step[Any]]) -> 
         GOLDEN.write_text(json.dumps(keys, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert list(keys) == list(golden)
+    assert len({step.key for step in found.values()}) == len(found), "two of one key"
     for name, parts in keys.items():
         assert parts == golden[name], name
 
@@ -326,28 +269,10 @@ def test_every_step_of_the_package_has_its_golden_key(found: dict[str, Step[Any]
     assert exist == {type(step) for step in found.values()}
 
 
-def test_keys_differ(found: dict[str, Step[Any]]) -> None:
-    assert len({step.key for step in found.values()}) == len(found)
-
-
 def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
-    loaded = {
-        name: step
-        for name, step in found.items()
-        if isinstance(
-            step,
-            (
-                TraceStep,
-                ReplayStep,
-                CurveStep,
-                ControlStep,
-                RecountStep,
-                RowsStep,
-                HeadReplayStep,
-            ),
-        )
-    }
-    assert loaded
+    kinds = (TraceStep, ReplayStep, CurveStep, ControlStep, RecountStep, RowsStep, HeadReplayStep)
+    loaded = {name: step for name, step in found.items() if isinstance(step, kinds)}
+    assert {type(step) for step in loaded.values()} == set(kinds)
     for name, step in loaded.items():
         flagged = replace(step, args=replace(step.args, extra=("--rope-freq-base", "9")))
         assert flagged.key != step.key, name

@@ -57,8 +57,7 @@ from cook.steps.head_replay import broken_head
 from cook.steps.work import model_digest, model_paths
 
 if TYPE_CHECKING:
-    from cook.steps.head_imatrix import HeadImatrixStep
-    from cook.steps.imatrix import ImatrixStep
+    from cook.steps.imatrix import HeadImatrixStep, ImatrixStep
 
 TEXT_DIGITS = 16
 """Of a reply's SHA-256: enough to tell two texts of one prompt apart."""

@@ -31,8 +31,7 @@ from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
 from cook.recipe.sources import OWN_HEAD, HubRef
 from cook.steps.copies import ReduceStep, SpliceHeadStep, shares_target
 from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep, TraceCorpusStep, corpus_args
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep, TraceCorpusStep, corpus_args
 from cook.steps.output_type import OutputTypeStep
 from cook.steps.quantize import PublishedTensor, QuantizeStep
 from cook.steps.trace import TraceStep

@@ -45,10 +45,9 @@ from cook.record.record import CandidateKey
 from cook.scoring.simulate import HEAD_PROFILES, PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
-from cook.steps.head_replay import HeadReplayStep
+from cook.steps.head_replay import MOST_BYTES, HeadReplayStep, RowsStep
 from cook.steps.live import LiveStep
 from cook.steps.replay import ReplayStep
-from cook.steps.target_rows import MOST_BYTES, RowsStep
 from cook.steps.trace import Trace, given_trace
 from cook.trace.compatible import require_one_vocabulary, require_target
 from cook.trace.session import prompts_digest, sha256

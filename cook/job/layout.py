@@ -20,9 +20,8 @@ from cook.steps.checks import CompareStep, ControlStep, RecountStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
 from cook.steps.draft_quality import DivergenceStep, MemoryStep, PerplexityStep
-from cook.steps.head_imatrix import HeadImatrixStep
 from cook.steps.head_replay import HeadReplayStep
-from cook.steps.imatrix import ImatrixStep
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep

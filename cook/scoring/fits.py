@@ -63,6 +63,13 @@ def fit_law(
             for n, (kld, lost) in enumerate(points)
         ),
     )
+    # KLD that whole mixes add over the sum of what their spans add.
+    known = [
+        (m.replayed.mean_kld - reference.mean_kld, m.summed_kld)
+        for m in (*fitted, *held_out)
+        if m.replayed.mean_kld is not None and reference.mean_kld is not None
+    ]
+    summed = sum(alone for _, alone in known)
     law = AcceptanceLaw(
         kappa=_kappa(points, power),
         power=power,
@@ -72,7 +79,7 @@ def fit_law(
         held_out=len(held_out),
         error=None,
         largest_error=None,
-        additivity=_additivity(reference, [*fitted, *held_out]),
+        additivity=sum(whole for whole, _ in known) / summed if summed > 0 else None,
     )
     if not held_out:
         return law
@@ -90,17 +97,6 @@ def _kappa(points: Sequence[tuple[float, float]], power: float) -> float:
     """Least squares through the origin, and no less than 0: KLD never helps."""
     over = sum(kld**power * lost for kld, lost in points)
     return float(max(over / sum(kld ** (2 * power) for kld, _ in points), 0.0))
-
-
-def _additivity(reference: ReplayedMix, mixes: Sequence[WholeMix]) -> float | None:
-    """KLD that whole mixes add over the sum of what their spans add; None where it is not known."""
-    pairs = [
-        (m.replayed.mean_kld - reference.mean_kld, m.summed_kld)
-        for m in mixes
-        if m.replayed.mean_kld is not None and reference.mean_kld is not None
-    ]
-    summed = sum(alone for _, alone in pairs)
-    return sum(whole for whole, _ in pairs) / summed if summed > 0 else None
 
 
 def _length(replayed: ReplayedMix) -> float:
@@ -146,8 +142,16 @@ def fit_decode(fitted: Sequence[TimedMix], held_out: Sequence[TimedMix]) -> Deco
         )
     if any(not mix.seconds > 0 for mix in (*fitted, *held_out)):
         raise InputError("a measured time is not positive")
-    priors = product((False, True), PULLS)
-    law = _fit(fitted, *min(priors, key=lambda prior: _left_out_decode_error(fitted, *prior)))
+
+    def left_out_error(prior: tuple[bool, float]) -> float:
+        """Squared relative error of each mix by the fit of all others."""
+        laws = (_fit([*fitted[:n], *fitted[n + 1 :]], *prior) for n in range(len(fitted)))
+        return sum(
+            (decode_s(law, mix.read_bytes) / mix.seconds - 1) ** 2
+            for law, mix in zip(laws, fitted, strict=True)
+        )
+
+    law = _fit(fitted, *min(product((False, True), PULLS), key=left_out_error))
     if not held_out:
         return law
     off = [abs(decode_s(law, mix.read_bytes) / mix.seconds - 1) for mix in held_out]
@@ -158,15 +162,6 @@ def decode_s(law: DecodeLaw, read_bytes: Mapping[str, float]) -> float:
     """Seconds of one decode that reads so many bytes of each kind."""
     slopes = ((law.s_per_byte.get(kind, law.other_s_per_byte), b) for kind, b in read_bytes.items())
     return law.fixed_s + sum(slope * read for slope, read in slopes)
-
-
-def _left_out_decode_error(mixes: Sequence[TimedMix], by_weights: bool, pull: float) -> float:
-    """Squared relative error of each mix by the fit of all others."""
-    laws = (_fit([*mixes[:n], *mixes[n + 1 :]], by_weights, pull) for n in range(len(mixes)))
-    return sum(
-        (decode_s(law, mix.read_bytes) / mix.seconds - 1) ** 2
-        for law, mix in zip(laws, mixes, strict=True)
-    )
 
 
 def _fit(mixes: Sequence[TimedMix], by_weights: bool, pull: float) -> DecodeLaw:

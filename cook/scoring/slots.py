@@ -215,7 +215,14 @@ def _step(
         if tokens > 0:
             read.append((slot, tokens))
             room -= tokens
-    seconds = _draft_s(generating, prices)
+    seconds = 0.0
+    if prices.draft is not None:  # a token of each slot that still drafts, batch after batch
+        left = [(slot, int(slot.request.run.decodes[slot.step])) for slot in generating]
+        seconds = sum(count for _, count in left) * prices.draft_sample_s
+        for turn in range(max((count for _, count in left), default=0)):
+            for group, _, _ in _physical([(slot, 1) for slot, count in left if count > turn]):
+                depth = sum(slot.depth for slot in group) / len(group) + turn
+                seconds += prices.draft.at(len(group), 1, depth)
     for group, width, done in _physical([*widths, *read]):
         depth = sum(slot.depth for slot in group) / len(group) + done
         seconds += prices.target.at(len(group), width, depth)
@@ -223,19 +230,6 @@ def _step(
             seconds += prices.draft.at(len(group), width, depth)
     emitted = sum(int(slot.request.run.accepted[slot.step]) + 1 for slot in generating)
     return seconds + emitted * prices.target_sample_s, generating, read
-
-
-def _draft_s(generating: Sequence[_Slot], prices: SlotPrices) -> float:
-    """Drafting: a token of each slot that still drafts, in one batch after another."""
-    if prices.draft is None:
-        return 0.0
-    left = [(slot, int(slot.request.run.decodes[slot.step])) for slot in generating]
-    seconds = sum(count for _, count in left) * prices.draft_sample_s
-    for turn in range(max((count for _, count in left), default=0)):
-        for group, _, _ in _physical([(slot, 1) for slot, count in left if count > turn]):
-            depth = sum(slot.depth for slot in group) / len(group) + turn
-            seconds += prices.draft.at(len(group), 1, depth)
-    return seconds
 
 
 def _physical(

@@ -24,8 +24,7 @@ from cook.recipe.rules import Resolution
 from cook.record.search_record import Purpose
 from cook.scoring.simulate import Profile, simulate
 from cook.search.space import Mix, Space
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, positions_in, replayed
 from cook.steps.trace import TRACE_FILE, Trace

@@ -30,8 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -74,11 +73,6 @@ from cook.steps.work import (
 )
 from cook.trace.chain import Draws
 from cook.trace.rendering import render_prompts
-
-if TYPE_CHECKING:
-    from cook.engines.worker.messages import ModelInfo
-    from cook.engines.worker.worker import Worker
-
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices.
@@ -467,7 +461,11 @@ class CompareStep(Step[CompareOutcome]):
         """What is known of each difference, and why none is held against batch width: a control
         that fails is reported, and fails nothing."""
         path = model_path(bench, self.target)
-        texts = self._texts(bench, path, [a.id for a, _ in differing])
+        asked = [self.baseline.prompts[a.id] for a, _ in differing]
+        texts = [prompt.untemplated for prompt in asked]
+        if self.baseline.live.chat:  # as the server saw them
+            extra = self.target_args.extra
+            texts = render_prompts(self.engine, path, extra, asked, bench.supervisor)
         try:
             load = model_load(self.engine, path, self.target_args, self.context)
             with bench.workers.loaded(self.engine, load, CONTROL_S) as (worker, _):
@@ -479,13 +477,6 @@ class CompareStep(Step[CompareOutcome]):
             with Server(self.engine, job, bench.supervisor) as server:
                 seen = self._seen(server, texts, differing)
                 return tuple(s.difference for s in seen), error.message.splitlines()[0]
-
-    def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
-        """The prompts of those ``ids`` as the server saw them."""
-        asked = [self.baseline.prompts[one] for one in ids]
-        if not self.baseline.live.chat:
-            return [prompt.untemplated for prompt in asked]
-        return render_prompts(self.engine, path, self.target_args.extra, asked, bench.supervisor)
 
     def _seen(
         self,

@@ -337,7 +337,12 @@ class _Block:
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
         _wait_for_rest([one for one in alive if one is not server])
-        watch = Watch(lambda: _cpu_s(alive))
+
+        def cpu_s() -> float | None:
+            each = [one.cpu_s for one in alive]
+            return None if None in each else sum(used_s for used_s in each if used_s is not None)
+
+        watch = Watch(cpu_s)
         run = seat.step.ask(server, prompt, text, streamed)
         cores = watch.others_cores()
         if cores is not None:
@@ -348,12 +353,6 @@ class _Block:
 
 def _most_cores(runs: Iterable[PromptRun]) -> float:
     return max((run.others_cores or 0.0 for run in runs), default=0.0)
-
-
-def _cpu_s(servers: Sequence[Server]) -> float | None:
-    """Processor seconds of all of them; None where one is unknown."""
-    each = [one.cpu_s for one in servers]
-    return None if None in each else sum(cpu_s for cpu_s in each if cpu_s is not None)
 
 
 def _wait_for_rest(servers: Sequence[Server]) -> None:

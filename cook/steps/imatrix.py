@@ -1,22 +1,40 @@
-"""Steps: collect the importance matrix, and see that every expert was covered; what the target
-wrote, as a text to collect it from."""
+"""Steps: collect the importance matrix, and see that every expert was covered; that of a head; what
+the target wrote, as a text to collect it from.
+
+llama-imatrix never runs a head (mainline). The target reads the calibration text, and the head
+reads it after it, each token with the target's hidden state before it: what goes into the head's
+matrices is added up as llama-imatrix adds up what goes into a model's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from cook.engines import tool_runs
-from cook.engines.base import Engine
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.process.system import peak_rss_bytes
+from cook.engines.worker.loading import head_load, model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import StepError
-from cook.formats.gguf import read_gguf
-from cook.formats.imatrix_file import coverage, entry_for, read_imatrix, with_experts
+from cook.formats.gguf import TensorInfo, header_if_there, read_gguf
+from cook.formats.gguf_writer import write_copy
+from cook.formats.heads import head_alone, head_of
+from cook.formats.imatrix_file import (
+    Imatrix,
+    ImatrixEntry,
+    coverage,
+    entry_for,
+    read_imatrix,
+    with_experts,
+    write_gguf,
+)
 from cook.formats.quant_types import Flavour
 from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
 from cook.steps.trace import Trace, read_trace
-from cook.steps.work import BYTES_A_TOKEN, Phase, text_cost
+from cook.steps.work import BYTES_A_TOKEN, CHUNK_TOKENS, Phase, head_bytes, text_cost
 from cook.trace.compatible import require_draft
 
 _SEPARATOR = "\n\n"
@@ -129,7 +147,6 @@ class ImatrixStep(Step[ImatrixOutcome]):
         tensors = read_gguf(self.model.path).tensors
         matrix = with_experts(read_imatrix(output), tensors)
         flavour = self.engine.flavour
-        experts = [entry for entry in coverage(matrix) if entry.experts > 1]
         # What the engine left out of the file is in no entry, only among the model's tensors.
         absent = [
             t
@@ -140,12 +157,168 @@ class ImatrixStep(Step[ImatrixOutcome]):
             and "ffn_gate_inp" not in t.name
             and entry_for(matrix, t.name, flavour) is None
         ]
-        lost = sum(t.shape[2] for t in absent if len(t.shape) > 2)
+        total, covered = _experts(matrix, absent, flavour)
         return ImatrixOutcome(
             **vars(result),
             entries=len(matrix.entries),
-            experts_total=sum(entry.experts for entry in experts) + lost,
-            experts_covered=sum(entry.usable(flavour) for entry in experts),
+            experts_total=total,
+            experts_covered=covered,
+            skipped=tuple(t.name for t in absent),
+        )
+
+
+def _experts(matrix: Imatrix, absent: Sequence[TensorInfo], flavour: Flavour) -> tuple[int, int]:
+    """(expert, tensor) pairs in all, and those with data; ``absent`` have no entry."""
+    experts = [entry for entry in coverage(matrix) if entry.experts > 1]
+    lost = sum(t.shape[2] for t in absent if len(t.shape) > 2)
+    total = sum(entry.experts for entry in experts) + lost
+    return total, sum(entry.usable(flavour) for entry in experts)
+
+
+_WITHOUT_ENTRY = (".embed_tokens.", "ffn_gate_inp", "_norm", "enorm", "hnorm")
+"""In the names of a block's tensors that are not multiplied, or never quantized."""
+
+
+@dataclass(frozen=True)
+class HeadImatrixStep(Step[ImatrixOutcome]):
+    """Of the head in ``model``, on the hidden states of ``target``; artifact ``imatrix.gguf``, with
+    the entries of ``trunk`` where that is given. ``special``: the text spells special tokens."""
+
+    engine: Engine
+    model: Source
+    target: Source
+    target_args: ModelArgs
+    corpus: Input
+    context: int
+    chunks: int | None
+    process_output: bool
+    minimum_coverage: float
+    otherwise: Otherwise
+    special: bool = False
+    trunk: ImatrixStep | None = None
+
+    kind: ClassVar[str] = "head-imatrix"
+    phase: ClassVar[str] = Phase.IMATRIX
+    in_worker: ClassVar[bool] = True
+    file_name: ClassVar[str] = "imatrix.gguf"
+
+    @property
+    def label(self) -> str:
+        return f"imatrix of the head ({self.engine.name})"
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            **self.target_args.numerics(),
+            "ubatch": self.target_args.ubatch,
+            "context": self.context,
+            "chunks": self.chunks,
+            "process_output": self.process_output,
+            "coverage": [self.minimum_coverage, self.otherwise],
+            "special": self.special,
+        }
+
+    def cost(self) -> Cost | None:
+        read = text_cost(self.target, self.corpus, self.context, self.chunks)
+        file = header_if_there(self.model.path)
+        if read is None or file is None or head_of(file) is None:
+            return read
+        held = head_alone(file).tensor_bytes or 0
+        tokens = read.decodes * CHUNK_TOKENS
+        return replace(
+            read,
+            loads=(*read.loads, float(held)),
+            computed_bytes=read.computed_bytes + tokens * head_bytes(self.model),
+        )
+
+    def run(self, bench: Workbench) -> ImatrixOutcome:
+        started, temporary = time.monotonic(), bench.directory / "head.gguf"
+        whole = read_gguf(self.model.path)
+        head, path = head_alone(whole), self.model.path
+        if len(head.tensors) < len(whole.tensors):
+            path = write_copy(head, temporary)
+        args = replace(self.target_args, cache_type_k=None, cache_type_v=None, extra=())
+        target = model_load(self.engine, self.target.path, self.target_args, self.context)
+        own = replace(head_load(self.engine, path, args, self.context), collects=True)
+        warnings: list[str] = []
+        with (
+            bench.workers.loaded(self.engine, target) as (reader, info),
+            bench.workers.loaded(self.engine, own, place="imatrix of a head") as (worker, _),
+        ):
+            text = bench.file(self.corpus, CORPUS_FILE).read_text("utf-8", errors="replace")
+            tokens = reader.tokenize(text, parse_special=self.special)
+            most, limit = len(tokens) // self.context, self.chunks
+            if not most:
+                raise StepError(
+                    f"{self.label}: the text has {len(tokens)} tokens, and a chunk {self.context}",
+                    hint="a longer `imatrix.corpus`, or a smaller `imatrix.context`",
+                )
+            chunks = 0
+            while True:
+                wanted = min(most, limit or most)
+                for chunk in range(chunks, wanted):
+                    part = list(tokens[chunk * self.context : (chunk + 1) * self.context])
+                    if info.add_bos and info.bos is not None:
+                        part[0] = info.bos  # as llama-imatrix begins a chunk
+                    worker.collect(part, reader.rows(part, [0]), output=self.process_output)
+                    bench.advance((chunk + 1) / wanted)
+                chunks = wanted
+                found = worker.importance()
+                outcome = self._outcome(found, head.tensors, chunks)
+                share = outcome.expert_coverage
+                if share is None or share >= self.minimum_coverage:
+                    break
+                short = f"{share:.1%} of the head's experts have data"
+                if self.otherwise == "fail":
+                    raise StepError(
+                        f"{self.label}: {short}, asked for {self.minimum_coverage:.0%}",
+                        hint="a longer or broader `imatrix.corpus`, or a lower `imatrix.coverage`",
+                    )
+                if self.otherwise == "warn" or chunks == most:
+                    more = "" if self.otherwise == "warn" else "; the corpus has no more text"
+                    warnings.append(short + more)
+                    break
+                limit = 2 * chunks
+                warnings.append(f"{short}; extended to {limit} chunks")
+            peak = peak_rss_bytes(worker.pid)
+        temporary.unlink(missing_ok=True)
+        names, entries = [self.corpus_name], dict(found)
+        if self.trunk is not None:
+            trunk = read_imatrix(bench.file(self.trunk, self.trunk.file_name))
+            entries = {**trunk.entries, **{n: e for n, e in found.items() if n.startswith("blk.")}}
+            names = list(trunk.datasets) or names
+        matrix = Imatrix(entries, tuple(names), chunks, self.context, "gguf")
+        write_gguf(matrix, bench.directory / self.file_name)
+        return replace(
+            outcome,
+            entries=len(entries),
+            seconds=time.monotonic() - started,
+            peak_rss_bytes=peak,
+            warnings=tuple(warnings),
+        )
+
+    @property
+    def corpus_name(self) -> str:
+        """What files say that it was collected on."""
+        return self.corpus.path.name if isinstance(self.corpus, Source) else CORPUS_FILE
+
+    def _outcome(
+        self, found: Mapping[str, ImatrixEntry], tensors: Sequence[TensorInfo], chunks: int
+    ) -> ImatrixOutcome:
+        matrices = (t for t in tensors if len(t.shape) > 1 and t.name.startswith("blk."))
+        multiplied = (t for t in matrices if not any(part in t.name for part in _WITHOUT_ENTRY))
+        absent = [t for t in multiplied if t.name not in found]
+        matrix = Imatrix(found, (), chunks, self.context, "gguf")
+        total, covered = _experts(matrix, absent, self.engine.flavour)
+        return ImatrixOutcome(
+            chunks=chunks,
+            perplexity=None,
+            perplexity_error=None,
+            seconds=0.0,
+            peak_rss_bytes=0,
+            command=(),
+            entries=len(found),
+            experts_total=total,
+            experts_covered=covered,
             skipped=tuple(t.name for t in absent),
         )
 

@@ -50,10 +50,15 @@ class Watch:
         self._started_s, self._before_s = time.monotonic(), self._others_s()
 
     def _others_s(self) -> float | None:
-        machine_s, timed_s = _machine_cpu_s(), self._timed_cpu_s()
-        if machine_s is None or timed_s is None:
+        """Processor time that others used since boot, without idle and waiting for disks."""
+        timed_s = self._timed_cpu_s()
+        try:
+            fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+            user, nice, system, _idle, _iowait, irq, softirq = (int(f) for f in fields[1:8])
+        except (OSError, ValueError):
             return None
-        return machine_s - timed_s - time.process_time()
+        machine_s = (user + nice + system + irq + softirq) / float(os.sysconf("SC_CLK_TCK"))
+        return None if timed_s is None else machine_s - timed_s - time.process_time()
 
     def others_cores(self) -> float | None:
         """Cores kept busy by others since the start, on average; None where the kernel does not
@@ -78,16 +83,6 @@ class Timed:
             f"other programs kept {self.others_cores:.1f} of {len(os.sched_getaffinity(0))} cores "
             "busy while this was timed; its speeds are not to be trusted",
         )
-
-
-def _machine_cpu_s() -> float | None:
-    """Processor time used on all processors since boot, without idle and waiting for disks."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-        user, nice, system, _idle, _iowait, irq, softirq = (int(f) for f in fields[1:8])
-    except (OSError, ValueError):
-        return None
-    return (user + nice + system + irq + softirq) / float(os.sysconf("SC_CLK_TCK"))
 
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"

@@ -12,12 +12,11 @@ import time
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.compile import locate, quantization_version
-from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
+from cook.formats.gguf import ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
 from cook.formats.quant_types import by_name
 from cook.formats.quantized_file import LAYOUT_VERSION, OUTPUT, output_tensor, require_output_type
@@ -89,12 +88,9 @@ class OutputTypeStep(ModelStep):
         metadata |= sharing_padding(metadata, tensors, file.alignment)
         output = bench.directory / MODEL_FILE
         write_gguf_file(output, metadata, tensors, alignment=file.alignment, durable=False)
-        return written_model(output, started, self._command(file, output), peak_bytes)
-
-    def _command(self, file: GgufFile, output: Path) -> tuple[str, ...]:
-        """Every tensor's type stated, so that those that have it are copied."""
         if file.find(OUTPUT) is None:
-            return ()
+            return written_model(output, started, (), peak_bytes)
+        # Every tensor's type stated, so that those that have it are copied.
         names: dict[str, list[str]] = defaultdict(list)
         for tensor in file.tensors:
             if len(tensor.shape) > 1 and tensor.name != OUTPUT:
@@ -110,4 +106,4 @@ class OutputTypeStep(ModelStep):
             expected={},
             allow_requantize=True,
         )
-        return self.engine.quantize_command(job)
+        return written_model(output, started, self.engine.quantize_command(job), peak_bytes)

@@ -44,8 +44,7 @@ from cook.formats.quantized_file import engine_order, quantized_metadata, withou
 from cook.graph.piece import FILE, Piece
 from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep
 from cook.steps.work import MODEL_FILE, ModelStep, written_model
 
 if TYPE_CHECKING:
@@ -412,8 +411,10 @@ class QuantizeStep(ModelStep):
         if len(file.tensors) < len(source.tensors):
             result = replace(result, command=())  # no tool makes a part of a file
         again = f"llama-quantize made every tensor again, shared with no other: {no_worker}"
-        warnings = (*([again] if no_worker else ()), *result.warnings)
-        return replace(result, warnings=tuple(w for w in warnings if not _is_usual(w)))
+        # No imatrix ever covers the embeddings, nor the output unless asked: no news.
+        usual = ("token_embd.weight: ", "output.weight: ")
+        news = (w for w in result.warnings if not w.startswith(usual) or "imatrix" not in w)
+        return replace(result, warnings=(*([again] if no_worker else ()), *news))
 
     def _types(self, file: GgufFile, importance: Importance) -> dict[str, QuantType] | None:
         """The type of every tensor; None where only llama-quantize knows, or would refuse, which
@@ -535,8 +536,3 @@ class QuantizeStep(ModelStep):
             "cook.published": publishers or None,
         }
         return {key: encode(text) for key, text in texts.items() if text is not None}
-
-
-def _is_usual(warning: str) -> bool:
-    """No imatrix ever covers the embeddings, nor the output unless asked: no news."""
-    return warning.startswith(("token_embd.weight: ", "output.weight: ")) and "imatrix" in warning

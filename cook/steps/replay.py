@@ -162,7 +162,14 @@ class ReplayStep(Step[ReplayOutcome]):
                     rollout_steps=self.rollout_steps,
                     rollout_stop_below=self.rollout_floor,
                 )
-                arrays |= {f"{index}.{k}": v for k, v in _columns(found).items()}
+                columns: dict[str, Any] = {name: getattr(found, name) for name in _BY_TOKEN}
+                if found.top_ids is not None:
+                    columns |= {"top_ids": found.top_ids, "top_logits": found.top_logits}
+                if found.divergence is not None:
+                    columns["kld"] = found.divergence.kld
+                if (rolled := found.rollouts) is not None:
+                    columns |= {to: getattr(rolled, name) for name, to in _ROLLOUTS.items()}
+                arrays |= {f"{index}.{name}": column for name, column in columns.items()}
                 seen.append((reply, found))
                 bench.advance((index + 1) / len(trace))
         np.savez(bench.directory / REPLAY_FILE, allow_pickle=False, **arrays)
@@ -348,14 +355,3 @@ _ROLLOUTS = {
     "tail_confidence": "tail_confidence",
 }
 """What the arrays of rollouts are called in the file."""
-
-
-def _columns(found: Replay) -> dict[str, Any]:
-    columns: dict[str, Any] = {name: getattr(found, name) for name in _BY_TOKEN}
-    if found.top_ids is not None:
-        columns |= {"top_ids": found.top_ids, "top_logits": found.top_logits}
-    if found.divergence is not None:
-        columns["kld"] = found.divergence.kld
-    if found.rollouts is not None:
-        columns |= {stored: getattr(found.rollouts, name) for name, stored in _ROLLOUTS.items()}
-    return columns

@@ -12,7 +12,7 @@ from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.step import Cost, JsonValue, Source, Step, Workbench
+from cook.graph.step import Cost, JsonValue, Source, Step, Workbench, source
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
 from cook.steps.work import (
@@ -181,8 +181,6 @@ def read_trace(bench: Workbench, step: Trace) -> TraceFile:
 
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
-    from cook.graph.step import source
-
     trace = TraceFile(path)
     if not len(trace):
         raise InputError(f"{path}: no reply is recorded yet", hint="record it: cook trace")

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from cook.engines.speculation import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
-from cook.scoring.ngram import table_order
+from cook.scoring.ngram import NgramRequest, table_order
 
 Run = list[tuple[int, int]]
 """(drafted, accepted) of every step."""
 
 
-@dataclass
 class Slow:
     """One slot. ``text`` is what the method may see: prompt and reply up to the newest token."""
 
-    settings: NgramSettings
-    flavour: Flavour
-    text: list[int] = field(default_factory=list)
-
-    @property
-    def ik(self) -> bool:
-        return self.flavour is Flavour.IK_LLAMA_CPP
-
-    @property
-    def n(self) -> int:
-        return self.settings.size_n or 0
-
-    @property
-    def m(self) -> int:
-        return self.settings.size_m or 0
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        self.settings, self.ik = settings, flavour is Flavour.IK_LLAMA_CPP
+        self.n, self.m = settings.size_n or 0, settings.size_m or 0
+        self.text: list[int] = []
 
     def begin(self) -> None: ...
 
@@ -51,19 +38,11 @@ class Slow:
         kept of a longer prompt), and nothing is known of it."""
         return self.text[:-1][place : place + self.n] == self.key()
 
-    def answer(
-        self,
-        prompt: Sequence[int],
-        tokens: Sequence[int],
-        reply: int,
-        eog: frozenset[int],
-        limit: int,
-        context: int,
-        match: Sequence[bool] = (),
-        n_max: int = 0,
-    ) -> Run:
+    def answer(self, request: NgramRequest, match: Sequence[bool] = (), n_max: int = 0) -> Run:
         """``match``: whether a draft model is right at each token; it drafts ``n_max`` tokens
         wherever the method has none."""
+        prompt, tokens, reply = request.prompt.tolist(), request.tokens.tolist(), request.reply
+        eog, limit, context = request.eog, request.n_predict or 0, request.context or 0
         self.text = list(prompt)
         self.begin()
         run: Run = []
@@ -114,18 +93,16 @@ class SlowSimple(Slow):
         return []
 
 
-@dataclass
 class SlowMap(Slow):
-    """``learnt``: (key, place), in the order of learning."""
-
-    learnt: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-    upto: int = 0
-    keys: list[dict[str, int]] = field(default_factory=list)
-    values: list[list[list[int]]] = field(default_factory=list)
-    """Of each key, four of [place, hits, held]."""
-    checked: int = 0
-    prompt: int = 0
-    last: list[int] | None = None
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        super().__init__(settings, flavour)
+        self.learnt: list[tuple[tuple[int, ...], int]] = []
+        """(key, place), in the order of learning."""
+        self.keys: list[dict[str, int]] = []
+        self.values: list[list[list[int]]] = []
+        """Of each key, four of [place, hits, held]."""
+        self.upto = self.checked = self.prompt = 0
+        self.last: list[int] | None = None
 
     def begin(self) -> None:
         size = len(self.text)
@@ -152,28 +129,16 @@ class SlowMap(Slow):
             return []
         self.checked = size
         span = self.n + self.m + 1
-        place = self.look(size, span)
         new = list(range(self.prompt - span, self.upto, -1)) if self.prompt > span else []
         new += range(size - span, max(self.prompt, self.upto), -1)
+        known = [p for k, p in self.learnt if list(k) == self.key() and p < size - span]
+        place = next((p for p in (*known, *new) if self.stands(p)), 0)
         for one in new:
             key = tuple(self.text[one : one + self.n])
             if all(key != k for k, _ in self.learnt):
                 self.learnt.append((key, one))
         self.upto = max(self.upto, size - span)
         return self.continued(place) if place else []
-
-    def look(self, size: int, span: int) -> int:
-        for key, place in self.learnt:
-            if list(key) == self.key() and place < size - span and self.stands(place):
-                return place
-        if self.prompt > span:
-            for place in range(self.prompt - span, self.upto, -1):
-                if self.stands(place):
-                    return place
-        for place in range(size - span, max(self.prompt, self.upto), -1):
-            if self.stands(place):
-                return place
-        return 0
 
     def continued(self, place: int) -> list[int]:
         number = next((i for i, k in enumerate(self.keys) if self.stands(k["place"])), None)
@@ -212,12 +177,11 @@ class SlowMap(Slow):
             self.last[2] = count
 
 
-@dataclass
 class SlowMod(Slow):
-    pool: list[tuple[list[int], int]] = field(default_factory=list)
-    upto: int = 0
-    drafted: int = 0
-    low: int = 0
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        super().__init__(settings, flavour)
+        self.pool: list[tuple[list[int], int]] = []
+        self.upto = self.drafted = self.low = 0
 
     def begin(self) -> None:
         self.upto = self.drafted = 0
@@ -256,10 +220,11 @@ class SlowMod(Slow):
             self.pool, self.low, self.upto = [], 0, 0
 
 
-@dataclass
 class SlowCache(Slow):
-    said: list[tuple[list[int], int]] = field(default_factory=list)
-    size: int = 0
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        super().__init__(settings, flavour)
+        self.said: list[tuple[list[int], int]] = []
+        self.size = 0
 
     def draft(self) -> list[int]:
         if self.size < len(self.text):
@@ -293,17 +258,15 @@ class Node:
         self.children: dict[int, Node] = {}
 
 
-@dataclass
 class SlowSuffix(Slow):
     """The tree itself, grown by every token."""
 
-    root: Node = field(default_factory=Node)
-    history: list[int] = field(default_factory=list)
-    size: int = 0
-    drafted: int = 0
-    low: int = 0
-    heard: bool = False
-    bar: np.float32 = field(default_factory=lambda: np.float32(0.1))
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        super().__init__(settings, flavour)
+        self.root, self.bar = Node(), np.float32(0.1)
+        self.history: list[int] = []
+        self.size = self.drafted = self.low = 0
+        self.heard = False
 
     def begin(self) -> None:
         self.size = self.drafted = self.low = 0

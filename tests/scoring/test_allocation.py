@@ -15,6 +15,7 @@ from cook.errors import InputError
 from cook.scoring import allocation
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate, fastest, front
 
+Rows = list[tuple[tuple[int, int], ...]]
 BPW = (1.56, 2.06, 2.6, 3.06, 3.4, 4.25, 4.5, 5.5, 6.56, 8.5)
 
 
@@ -46,14 +47,6 @@ def by_table(spans: Sequence[SpanCosts], max_bytes: int) -> float:
     return float(best[max_bytes])
 
 
-def every(spans: Sequence[SpanCosts]) -> list[tuple[int, float, float]]:
-    """(bytes, damage, seconds) of all mixes."""
-    return [
-        (sum(c.size_bytes for c in m), sum(c.damage for c in m), sum(c.seconds for c in m))
-        for m in product(*(s.costs for s in spans))
-    ]
-
-
 def model(spans: int, seed: int, *, alike: bool = False) -> list[SpanCosts]:
     """Sizes and damages as of a real model: a few spans have most of the bytes, and damage falls
     with bits. ``alike``: layers of one size, where bounds are hardest to close."""
@@ -63,21 +56,19 @@ def model(spans: int, seed: int, *, alike: bool = False) -> list[SpanCosts]:
         elements = 4e6 if alike else float(rng.choice([1, 1, 4, 4, 16, 400])) * 1e6
         base = 0.01 if alike else rng.lognormal(-5, 1.2)
         damages = [base * exp(-1.2 * bpw) * rng.lognormal(0, 0.15) for bpw in BPW]
-        found.append(
-            SpanCosts(
-                str(n),
-                tuple(
-                    TypeCost(str(bpw), int(elements * bpw / 8), d, elements * bpw * 1e-12)
-                    for bpw, d in zip(BPW, damages, strict=True)
-                ),
-            )
+        costs = (
+            TypeCost(str(bpw), int(elements * bpw / 8), d, elements * bpw * 1e-12)
+            for bpw, d in zip(BPW, damages, strict=True)
         )
+        found.append(SpanCosts(str(n), tuple(costs)))
     return found
 
 
-def ends(spans: Sequence[SpanCosts]) -> tuple[int, int]:
+def room(spans: Sequence[SpanCosts], share: float) -> int:
+    """Bytes between the smallest mix and the largest."""
     sizes = [[c.size_bytes for c in s.costs] for s in spans]
-    return sum(map(min, sizes)), sum(map(max, sizes))
+    least, most = sum(map(min, sizes)), sum(map(max, sizes))
+    return least + round(share * (most - least))
 
 
 def check(spans: Sequence[SpanCosts], found: Allocation) -> None:
@@ -91,12 +82,9 @@ def check(spans: Sequence[SpanCosts], found: Allocation) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(costs_of(), min_size=1, max_size=10), st.floats(0, 1))
-def test_it_finds_the_least_damage_there_is(
-    rows: list[tuple[tuple[int, int], ...]], share: float
-) -> None:
+def test_it_finds_the_least_damage_there_is(rows: Rows, share: float) -> None:
     spans = spans_of(rows)
-    least, most = ends(spans)
-    max_bytes = least + round(share * (most - least))
+    max_bytes = room(spans, share)
     found = allocate(spans, max_bytes)
     check(spans, found)
     assert found.size_bytes <= max_bytes
@@ -108,12 +96,9 @@ def test_it_finds_the_least_damage_there_is(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(), min_size=2, max_size=8), st.floats(0, 1))
-def test_the_bound_holds_where_states_are_dropped(
-    rows: list[tuple[tuple[int, int], ...]], share: float
-) -> None:
+def test_the_bound_holds_where_states_are_dropped(rows: Rows, share: float) -> None:
     spans = spans_of(rows)
-    least, most = ends(spans)
-    max_bytes = least + round(share * (most - least))
+    max_bytes = room(spans, share)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(allocation, "MOST_STATES", 2)
         found = allocate(spans, max_bytes)
@@ -125,16 +110,13 @@ def test_the_bound_holds_where_states_are_dropped(
 @pytest.mark.parametrize("alike", [False, True])
 def test_the_gap_of_a_large_model_is_below_half_a_percent(alike: bool) -> None:
     spans = model(300, 7, alike=alike)
-    least, most = ends(spans)
-    gaps = [allocate(spans, least + (most - least) * n // 21).gap for n in range(1, 21)]
+    gaps = [allocate(spans, room(spans, n / 21)).gap for n in range(1, 21)]
     assert max(gaps) < 0.005, gaps
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(), min_size=1, max_size=7))
-def test_every_point_of_the_front_is_the_best_of_its_size(
-    rows: list[tuple[tuple[int, int], ...]],
-) -> None:
+def test_every_point_of_the_front_is_the_best_of_its_size(rows: Rows) -> None:
     spans = spans_of(rows)
     points = front(spans)
     for point in points:
@@ -143,29 +125,22 @@ def test_every_point_of_the_front_is_the_best_of_its_size(
     for small, large in pairwise(points):
         assert small.size_bytes < large.size_bytes
         assert small.damage > large.damage
-    assert points[0].size_bytes == ends(spans)[0]
+    assert points[0].size_bytes == room(spans, 0)
     assert points[-1].damage == pytest.approx(sum(min(c.damage for c in s.costs) for s in spans))
 
 
 def test_a_wide_step_of_the_front_is_filled_in() -> None:
     experts = SpanCosts("experts", (TypeCost("q2_K", 1000, 0.5), TypeCost("q8_0", 9000, 0.0)))
-    small = [
-        SpanCosts(str(n), (TypeCost("q2_K", 100, 0.001), TypeCost("q8_0", 400, 0.0)))
-        for n in range(8)
-    ]
-    sizes = [point.size_bytes for point in front([experts, *small])]
-    between = [s for s in sizes if 1800 < s < 9800]
-    assert len(between) >= 8, sizes
+    types = TypeCost("q2_K", 100, 0.001), TypeCost("q8_0", 400, 0.0)
+    sizes = [p.size_bytes for p in front([experts, *(SpanCosts(str(n), types) for n in range(8))])]
+    assert sum(1800 < size < 9800 for size in sizes) >= 8, sizes
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(costs_of(4), min_size=1, max_size=5), st.floats(0, 1), st.floats(0.05, 5))
-def test_the_fastest_is_as_fast_as_any_of_the_convex_front(
-    rows: list[tuple[tuple[int, int], ...]], share: float, verify: float
-) -> None:
+def test_the_fastest_is_as_fast_as_any(rows: Rows, share: float, verify: float) -> None:
     spans = spans_of(rows)
-    least, most = ends(spans)
-    max_bytes = least + round(share * (most - least))
+    max_bytes = room(spans, share)
 
     def speed(damage: float, seconds: float) -> float:
         return (1 + 3 * (1 - min(sqrt(max(damage, 0)), 1))) / (verify + 4 * seconds)
@@ -173,7 +148,11 @@ def test_the_fastest_is_as_fast_as_any_of_the_convex_front(
     found = fastest(spans, max_bytes, speed)
     check(spans, found)
     assert found.size_bytes <= max_bytes
-    mixes = [(d, s) for b, d, s in every(spans) if b <= max_bytes]
+    mixes = [
+        (sum(c.damage for c in mix), sum(c.seconds for c in mix))
+        for mix in product(*(s.costs for s in spans))
+        if sum(c.size_bytes for c in mix) <= max_bytes
+    ]
     exact = max(speed(d, s) for d, s in mixes)
     # A mix between two of the convex front may be a little faster still.
     assert speed(found.damage, found.seconds) >= 0.85 * exact
@@ -186,8 +165,7 @@ def test_the_fastest_of_a_model_leaves_nothing_to_gain_by_one_change() -> None:
     def speed(damage: float, seconds: float) -> float:
         return (1 + 3 * (1 - sqrt(max(damage, 0)))) / (2e-3 + 4 * seconds)
 
-    _, most = ends(spans)
-    found = fastest(spans, most, speed)
+    found = fastest(spans, room(spans, 1), speed)
     best = speed(found.damage, found.seconds)
     gains = []
     for span, chosen in zip(spans, found.chosen, strict=True):
@@ -221,10 +199,9 @@ def test_more_room_than_there_are_bytes_is_no_room() -> None:
 
 
 def test_what_rounding_leaves_is_no_gap() -> None:
-    values = (0.1, 0.2, 0.3)
     spans = [
         SpanCosts(f"s{n}", (TypeCost("q2_K", 10 + n, v), TypeCost("q8_0", 40 + n, 0.0)))
-        for n, v in enumerate(values)
+        for n, v in enumerate((0.1, 0.2, 0.3))
     ]
-    for room in range(33, 124):
-        assert allocate(spans, room).gap < 1e-9
+    for max_bytes in range(33, 124):
+        assert allocate(spans, max_bytes).gap < 1e-9

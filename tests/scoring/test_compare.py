@@ -19,6 +19,8 @@ from cook.scoring.compare import (
     START,
     Row,
     Standings,
+    by_category,
+    by_prompt,
     common,
     figures,
     interval,
@@ -47,9 +49,10 @@ def run(
     drafted: int | None = None,
     accepted: int | None = None,
     text: str = "same",
+    tokens: int = TOKENS,
 ) -> PromptRun:
     return PromptRun(
-        *(id, category, 100, ms / 10, TOKENS + 1, ms * 0.9, ms, drafted, accepted),
+        *(id, category, 100, ms / 10, tokens + 1, ms * 0.9, ms, drafted, accepted),
         *(None, text, "limit"),
         block=block,
     )
@@ -88,14 +91,12 @@ class World:
         machine: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
         rng: np.random.Generator,
     ) -> Row[str]:
-        if name == BARE:
-            drafted: list[int | None] = [None] * self.prompts
-            accepted: list[int | None] = [None] * self.prompts
-            units = np.full(self.prompts, float(TOKENS))
-        else:
+        drafted: list[int | None] = [None] * self.prompts
+        accepted: list[int | None] = [None] * self.prompts
+        units = np.full(self.prompts, float(TOKENS))
+        if name != BARE:
             cycles = np.round(TOKENS / (1 + 3 * rng.uniform(0.5, 0.8, self.prompts)))
-            drafted = [int(3 * c) for c in cycles]
-            accepted = [int(TOKENS - c) for c in cycles]
+            drafted, accepted = [int(3 * c) for c in cycles], [int(TOKENS - c) for c in cycles]
             units = 1.3 * cycles
         ms = 10 * TOKENS * self.prompts * units / units.sum() * math.exp(-speed)
 
@@ -116,7 +117,7 @@ class World:
 
 @dataclass(frozen=True)
 class Trials:
-    """Shares of trials in which leader and rival were told apart, in which the question was
+    """Shares of trials in which leader and rival were kept apart, in which the question was
     decided, and decided for one that is more than the margin worse than the best; and the mean
     half-width of the interval between them."""
 
@@ -147,32 +148,50 @@ def standing(rows: list[Row[str]], objective: Objective = WHOLE) -> Standings[st
     return found
 
 
+Speeds = tuple[tuple[str, float], ...]
 ALIKE = ((BARE, 0.0), ("again", 0.0))
 DRAFT = (BARE, -0.3), ("one", 0.0)
+WORSE = (*DRAFT, ("other", math.log(1.015)))
+"""One of them is 1.5 % worse, where 1 % is as good."""
+FAR = 0.0215
+"""How far starts were apart on one machine, where 0.8 % are expected: of one 30 to 40 % are kept
+apart that are alike, and from two on the data say so."""
 
 
-@pytest.mark.parametrize("candidates", [ALIKE, (*DRAFT, ("other", 0.0))])
-@pytest.mark.parametrize("world", [World(), World(4), World(4, passes=True)])
-def test_servers_that_are_alike_are_seldom_told_apart(
-    candidates: tuple[tuple[str, float], ...], world: World
-) -> None:
+WORLDS = World(), World(4), World(4, passes=True)
+LIKE = [(world, speeds) for world in WORLDS for speeds in (ALIKE, (*DRAFT, ("other", 0.0)))]
+
+
+@pytest.mark.parametrize(
+    ("world", "candidates"), [*LIKE, (World(4, passes=True, start=FAR), ALIKE)]
+)
+def test_servers_that_are_alike_are_seldom_told_apart(candidates: Speeds, world: World) -> None:
     """Of 300 trials 5 % are 15, give or take 4."""
     assert Trials.of(world, *candidates).apart <= 0.07
 
 
 def test_of_a_few_starts_the_interval_is_as_narrow_as_what_is_known_allows() -> None:
     """With everything known it would be 2.5, 1.6 and 1.2 %."""
-    one, shared, four = (Trials.of(w, *ALIKE) for w in (World(), World(4), World(4, passes=True)))
-    assert one.half_width <= 0.0265
-    assert shared.half_width <= 0.0225
-    assert four.half_width <= 0.0190
+    for world, most in zip(WORLDS, (0.0265, 0.0225, 0.0190), strict=True):
+        assert Trials.of(world, *ALIKE).half_width <= most
 
 
-def test_of_two_starts_of_several_drafts_the_data_say_how_far_starts_are_apart() -> None:
-    """2.15 % were measured on one machine: with 0.8 %, as expected, 16 % were decided wrongly."""
-    drafts = (*DRAFT, ("other", math.log(1.015)), ("third", -0.01))
-    assert Trials.of(World(2, start=0.0215), *drafts).wrong <= 0.04
-    assert Trials.of(World(2), *drafts).decided >= 0.4
+@pytest.mark.parametrize(
+    ("world", "more", "most"),
+    [
+        (World(1), (), 0.03),
+        (World(4), (), 0.02),
+        (World(4, start=FAR), (), 0.05),
+        # With 0.8 %, as expected, 16 % were decided wrongly.
+        (World(2, start=FAR), (("third", -0.01),), 0.04),
+    ],
+)
+def test_the_wrong_one_seldom_wins(world: World, more: Speeds, most: float) -> None:
+    assert Trials.of(world, *WORSE, *more).wrong <= most
+
+
+def test_of_two_usual_starts_much_is_decided() -> None:
+    assert Trials.of(World(2), *WORSE, ("third", -0.01)).decided >= 0.4
 
 
 @pytest.mark.parametrize("passes", [False, True])
@@ -182,28 +201,13 @@ def test_a_draft_that_is_better_by_three_per_cent_is_found(passes: bool) -> None
     assert found.wrong == 0
 
 
-@pytest.mark.parametrize(("blocks", "most"), [(1, 0.03), (4, 0.02)])
-def test_the_wrong_one_is_seldom_decided_for(blocks: int, most: float) -> None:
-    """One that is 1.5 % worse, where 1 % is as good."""
-    found = Trials.of(World(blocks), *DRAFT, ("other", math.log(1.015)))
-    assert found.wrong <= most
-
-
-def test_starts_that_differ_by_more_than_is_known_show_after_four() -> None:
-    """2.15 % were measured on one machine, where 0.8 % are expected: from two starts on the data
-    say so. Of one 30 to 40 % are told apart that are alike."""
-    world = World(4, passes=True, start=0.0215)
-    assert Trials.of(world, *ALIKE).apart <= 0.07
-    assert Trials.of(World(4, start=0.0215), *DRAFT, ("other", math.log(1.015))).wrong <= 0.05
-
-
 TIMES = st.dictionaries(
     st.sampled_from([f"p{i}" for i in range(20)]), st.floats(100, 5000), min_size=1
 )
 
 
 @given(TIMES, st.floats(0.5, 2.0))
-def test_a_ratio_of_the_same_requests_is_that_of_their_times(
+def test_a_ratio_of_same_requests_is_that_of_their_times(
     times: dict[str, float], factor: float
 ) -> None:
     mine, theirs = runs(times), runs({id: ms * factor for id, ms in times.items()})
@@ -231,12 +235,12 @@ def test_requests_are_paired_by_prompt_and_block() -> None:
 
 
 @given(TIMES, TIMES, st.floats(0.5, 2.0))
-def test_of_all_prompts_a_figure_is_the_raw_quotient(
-    bare: dict[str, float], told: dict[str, float], factor: float
+def test_a_figure_of_all_is_the_quotient(
+    bare: dict[str, float], other: dict[str, float], factor: float
 ) -> None:
     """Whatever was forecast of them."""
     live = {id: ms * factor for id, ms in bare.items()}
-    forecast = {id: told.get(id, 500.0) for id in bare}
+    forecast = {id: other.get(id, 500.0) for id in bare}
     found = paired(
         Row("draft", "f", runs(forecast), runs(live)),
         Row(BARE, None, runs(bare), runs(bare)),
@@ -260,10 +264,10 @@ def test_of_some_prompts_a_figure_is_moved_by_what_is_forecast_of_the_others() -
 @pytest.mark.parametrize(
     ("prompts", "blocks", "least"), [(8, 1, 0.90), (12, 3, 0.92), (24, 1, 0.92), (24, 4, 0.92)]
 )
-def test_the_interval_over_prompts_holds_the_truth_as_often_as_it_says(
+def test_an_interval_holds_the_truth_as_often_as_it_says(
     prompts: int, blocks: int, least: float
 ) -> None:
-    """Of prompts of four kinds drawn anew, and servers started anew, each time. Of two prompts a
+    """Of prompts of four kinds drawn again, and servers started again, each time. Of two prompts a
     kind their spread is hardly known: 91.5 % where 95 are said."""
     rng = np.random.default_rng(7)
     kinds = np.array([0.5, 0.1, -0.1, 0.3])  # log speedup of each
@@ -284,14 +288,10 @@ def test_the_interval_over_prompts_holds_the_truth_as_often_as_it_says(
         sides = []
         for times in drawn(kind):
             start = START * rng.normal(size=blocks)
+            noise = [math.exp(start[b] + 0.02 * rng.normal()) for b in block]
             sides.append(
                 [
-                    run(
-                        f"p{i}",
-                        ms * math.exp(start[block[i]] + 0.02 * rng.normal()),
-                        category=KINDS[kind[i]],
-                        block=int(block[i]),
-                    )
+                    run(f"p{i}", ms * noise[i], category=KINDS[kind[i]], block=int(block[i]))
                     for i, ms in enumerate(times)
                 ]
             )
@@ -391,13 +391,9 @@ def test_counts_have_no_clock() -> None:
     assert standings(live, BARE, COUNTS) == exact, "what ran changes no count"
 
 
-def test_nobody_has_a_figure() -> None:
-    empty = [Row(BARE, None), Row("draft", "f")]
-    assert standings(empty, BARE, WHOLE) is None
+def test_nobody_has_a_figure_or_one_alone() -> None:
+    assert standings([Row(BARE, None), Row("draft", "f")], BARE, WHOLE) is None
     assert standings([Row(BARE, None, runs({"a": 1.0}))], BARE, COUNTS) is None
-
-
-def test_one_that_ran_alone_leads_without_a_rival() -> None:
     found = standing([Row(BARE, None, (), runs({"a": 10.0, "b": 20.0}))])
     assert (found.leader, found.rival, found.low, found.high) == (BARE, None, 0.0, 0.0)
     assert found.decided(0.95)
@@ -473,16 +469,60 @@ def test_errors_that_grow_with_the_length_are_expected_of_the_next_length() -> N
     assert level.value["n12"] == pytest.approx(0.26 + 0.025)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # any table of Student's t
     ("p", "freedom", "quantile"),
-    # any table of Student's t
-    [
-        (0.975, 1, 12.706),
-        (0.975, 5, 2.571),
-        (0.95, 10, 1.812),
-        (0.995, 30, 2.750),
-        (0.9999, 8, 6.442),
-    ],
+    [(0.975, 1, 12.706), (0.975, 5, 2.571), (0.995, 30, 2.750), (0.9999, 8, 6.442)],
 )
 def test_student_quantiles(p: float, freedom: int, quantile: float) -> None:
     assert student_quantile(p, freedom) == pytest.approx(quantile, abs=2e-3)
+
+
+def test_figures_are_sums_over_sums_and_keep_their_parts() -> None:
+    found = figures([run("a"), run("b", 3000.0)])
+    assert found.decode_speed == pytest.approx(1000 * 2 * TOKENS / (0.9 * 4000))
+    assert found.end_to_end_speed == pytest.approx(1000 * 2 * TOKENS / 4000)
+    assert (found.drafted, found.acceptance_rate) == (None, None)
+    drafted = [
+        run("a", tokens=100, drafted=100, accepted=60),
+        run("b", tokens=100, drafted=50, accepted=15),
+    ]
+    found = figures(drafted)
+    assert (found.accepted, found.drafted, found.cycles) == (75, 150, 125)
+    assert found.acceptance_rate == pytest.approx(0.5)
+    assert found.acceptance_length == pytest.approx(1 + 75 / 125)
+
+
+def test_acceptance_is_weighted_as_speeds_are() -> None:
+    """Objective, ranking and interval look at one figure; it was the unweighted one."""
+    some = [
+        run("a", 500.0, tokens=100, drafted=100, accepted=80),
+        run("b", 10_000.0, category="prose", tokens=1000, drafted=2000, accepted=200),
+    ]
+    plain, weighted = figures(some), figures(some, {"code": 3.0, "prose": 1.0})
+    assert Objective.ACCEPTANCE.of(plain) == pytest.approx(280 / 2100)
+    # of 100 and 1000 tokens: 3/100 and 1/1000 of each count
+    rate = (3 * 0.8 + 0.2) / (3 * 1.0 + 2.0)
+    assert Objective.ACCEPTANCE.of(weighted) == pytest.approx(rate)
+    assert weighted.acceptance_rate == plain.acceptance_rate, "counts stay counts"
+    length = 4.0 / (3 * 0.2 + 0.8)
+    assert Objective.ACCEPTANCE_LENGTH.of(weighted) == pytest.approx(length)
+    speeds = {c: f.decode_speed or 0 for c, f in by_category(some).items()}
+    harmonic = 4 / (3 / speeds["code"] + 1 / speeds["prose"])
+    assert weighted.decode_speed == pytest.approx(harmonic)
+
+
+@given(st.lists(st.floats(10, 1000), min_size=1, max_size=8))
+def test_equal_weights_by_tokens_are_no_weights(times: list[float]) -> None:
+    some = [run(str(i), ms, category=f"c{i}") for i, ms in enumerate(times)]
+    weighted = figures(some, {f"c{i}": 1.0 for i in range(len(times))})
+    assert weighted.decode_speed == pytest.approx(figures(some).decode_speed)
+
+
+def test_requests_are_kept_as_they_were_dealt() -> None:
+    dealt = [replace(run("a", block=2), order=3), replace(run("b", block=5), order=1)]
+    found = by_prompt(dealt, live=True)
+    assert (found.ids, found.block, found.order) == (("a", "b"), (2, 5), (3, 1))
+    assert found.start == (0, 1), "each block has a server of its own"
+    assert found.prompt_ms == (100.0, 100.0)
+    forecast = by_prompt(dealt)
+    assert (forecast.block, forecast.order, forecast.start) == ((), (), ())

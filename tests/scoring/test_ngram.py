@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,48 +68,29 @@ def talk(draw: st.DrawFn) -> tuple[list[int], list[int], int, int]:
     return prompt, tokens, reply, reply + room
 
 
+@pytest.mark.parametrize("before_a_model", [False, True])
 @pytest.mark.parametrize(("flavour", "method"), METHODS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=35)
 @given(data=st.data())
-def test_as_the_slow_statement(data: st.DataObject, flavour: Flavour, method: NgramType) -> None:
+def test_as_the_slow_statement(
+    data: st.DataObject, flavour: Flavour, method: NgramType, before_a_model: bool
+) -> None:
     """Several requests of one server, so that what it keeps counts."""
     chosen = data.draw(numbers(flavour, method)).of(flavour)
+    n_max = data.draw(st.integers(1, 12)) if before_a_model else 0
     ours = NgramServer(chosen, flavour)
     theirs = SLOW[method](chosen, flavour)
     for prompt, tokens, reply, limit in data.draw(st.lists(talk(), min_size=1, max_size=4)):
         context = len(prompt) + limit + data.draw(st.integers(0, 4))
         ids, said = (np.array(part, np.int32) for part in (prompt, tokens))
-        run = ours.answer(NgramRequest(ids, said, reply, EOG, limit, context))
-        assert steps(run) == theirs.answer(prompt, tokens, reply, EOG, limit, context)
-
-
-@pytest.mark.parametrize(("flavour", "method"), METHODS)
-@settings(deadline=None, max_examples=25)
-@given(data=st.data())
-def test_before_a_draft_model_as_the_slow_statement(
-    data: st.DataObject, flavour: Flavour, method: NgramType
-) -> None:
-    chosen = data.draw(numbers(flavour, method)).of(flavour)
-    n_max = data.draw(st.integers(1, 12))
-    ours = NgramServer(chosen, flavour)
-    theirs = SLOW[method](chosen, flavour)
-    for prompt, tokens, reply, limit in data.draw(st.lists(talk(), min_size=1, max_size=4)):
-        context = len(prompt) + limit + data.draw(st.integers(0, 4))
-        count = len(tokens)
-        match = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-        ids, said = (np.array(part, np.int32) for part in (prompt, tokens))
-        seen = Positions(
-            len(prompt),
-            reply,
-            np.array(match),
-            eog=np.isin(said, list(EOG)),
-            n_predict=limit,
-            context=context,
-        )
-        request = NgramRequest(ids, said, reply, EOG, limit, context)
-        run = ours.answer(request, seen, DraftSettings(n_max))
-        asked = (prompt, tokens, reply, EOG, limit, context)
-        assert steps(run) == theirs.answer(*asked, match, n_max)
+        asked = NgramRequest(ids, said, reply, EOG, limit, context)
+        match, model = list[bool](), tuple[Any, ...]()
+        if n_max:
+            match = data.draw(st.lists(st.booleans(), min_size=len(said), max_size=len(said)))
+            eog = np.isin(said, list(EOG))
+            seen = Positions(len(prompt), reply, np.array(match), eog=eog)
+            model = replace(seen, n_predict=limit, context=context), DraftSettings(n_max)
+        assert steps(ours.answer(asked, *model)) == theirs.answer(asked, match, n_max)
 
 
 def test_what_only_the_draft_model_spends() -> None:

@@ -1,4 +1,4 @@
-"""Drafting beside verification: known answers, and what it can never do."""
+"""Drafting during verification: known answers, and what it can never do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_draft_that_is_never_right_costs_nothing() -> None:
     assert pearl([text], [1.0], [4, 10], times()).decode_tokens_per_s == pytest.approx(plain)
 
 
-def test_a_block_of_one_token_has_nothing_beside_it() -> None:
+def test_a_block_of_one_token_is_written_alone() -> None:
     text = reply([True] * 11)
     assert 10 / pearl([text], [1.0], [1], times()).decode_tokens_per_s == pytest.approx(10 * TARGET)
 

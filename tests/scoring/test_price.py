@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -44,20 +44,18 @@ def test_mainline_cycle_priced_by_hand() -> None:
     run = simulate(Positions(5, 8, match, n_predict=8), DraftSettings(3), MAINLINE)
     assert run.length.tolist() == [3, 3, 0]
     assert run.accepted.tolist() == [1, 3, 0]
-    cost = price(run, 5, TIMINGS, MAINLINE)
-    assert cost.verify_s == pytest.approx(16 + 16 + 10)
-    assert cost.draft_s == pytest.approx(6 * 1.01)
-    assert cost.mirror_s == pytest.approx(2.5 + 2.5 + 1.0)
-    assert cost.sample_s == pytest.approx((2 + 4 + 1) * 0.1)
+    cost = astuple(price(run, 5, TIMINGS, MAINLINE))
+    mirrored, sampled = 2.5 + 2.5 + 1.0, (2 + 4 + 1) * 0.1
+    assert cost == pytest.approx((16 + 16 + 10, 6 * 1.01, mirrored, sampled))
 
 
 def test_ik_catches_up_after_a_full_acceptance() -> None:
     match = np.ones(9, bool)
     run = simulate(Positions(5, 9, match, n_predict=9), DraftSettings(3), IK)
     assert run.length.tolist() == [3, 3]
-    cost = price(run, 5, TIMINGS, IK)
-    assert cost.draft_s == pytest.approx(6 * 1.01)
-    assert cost.mirror_s == pytest.approx(1.0)  # one token, before the second cycle
+    # One token is read again, before the second cycle.
+    cost = astuple(price(run, 5, TIMINGS, IK))
+    assert cost == pytest.approx((16 + 16, 6 * 1.01, 1.0, 8 * 0.1))
 
 
 def test_a_head_of_ik_reads_what_was_accepted() -> None:
@@ -70,10 +68,8 @@ def test_a_head_of_ik_reads_what_was_accepted() -> None:
     assert run.accepted.tolist() == [1, 3, 0]
     assert run.decodes.tolist() == [3, 2, 0]
     assert run.catch_up.tolist() == [2, 4, 0]
-    cost = price(run, 5, TIMINGS, Profile.IK_2026_08_MTP)
-    assert cost.verify_s == pytest.approx(16 + 16 + 10)
-    assert cost.draft_s == pytest.approx(5 * 1.01)
-    assert cost.mirror_s == pytest.approx(1.51 + 2.51)
+    cost = astuple(price(run, 5, TIMINGS, Profile.IK_2026_08_MTP))
+    assert cost == pytest.approx((16 + 16 + 10, 5 * 1.01, 1.51 + 2.51, 7 * 0.1))
 
 
 def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() -> None:
@@ -85,9 +81,8 @@ def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() 
         assert got.figures.end_to_end_speed == pytest.approx(8 / whole_s)
     # No room for a draft: on ik it then never reads the prompt, on mainline it has read it.
     for profile, read in ((MAINLINE, 0.5), (IK, 0.0)):
-        got = predict(
-            [Positions(10, 2, match[:2], n_predict=2)], DraftSettings(3), TIMINGS, profile
-        )
+        few = Positions(10, 2, match[:2], n_predict=2)
+        got = predict([few], DraftSettings(3), TIMINGS, profile)
         assert got.runs[0].prompt_ms == pytest.approx(1000 * (3.0 + read))
 
 
@@ -98,21 +93,16 @@ def test_live_requests_of_both_engines_are_counted_alike() -> None:
     assert (alike.prompt_ms, alike.predicted_ms, alike.wall_ms) == (3500.0, 500.0, 4100.0)
     assert alike.draft_prompt_ms == 500.0
     assert with_prompt_time_separated(live, TIMINGS, MAINLINE) == live
-    bare = dataclasses.replace(live, draft_n=None, draft_n_accepted=None)
-    assert with_prompt_time_separated(bare, TIMINGS, IK) == bare, (
-        "nothing was drafted, so nothing was read"
-    )
-    assert (
-        with_prompt_time_separated(live, dataclasses.replace(TIMINGS, draft_prefill=None), IK)
-        == live
-    )
-    told = dataclasses.replace(live, late_reading_ms=600.0)
+    bare = replace(live, draft_n=None, draft_n_accepted=None)
+    assert with_prompt_time_separated(bare, TIMINGS, IK) == bare, "nothing was read"
+    assert with_prompt_time_separated(live, replace(TIMINGS, draft_prefill=None), IK) == live
+    timed = replace(live, late_reading_ms=600.0)
     for timings in (TIMINGS, None):
-        heard = with_prompt_time_separated(told, timings, IK)
+        heard = with_prompt_time_separated(timed, timings, IK)
         assert heard.predicted_ms == 400.0, "as the answer tells, not as it was timed apart"
         assert heard.draft_prompt_ms == 600.0
         assert with_prompt_time_separated(heard, timings, IK) == heard, "once is enough"
-    short = with_prompt_time_separated(dataclasses.replace(live, predicted_ms=100.0), TIMINGS, IK)
+    short = with_prompt_time_separated(replace(live, predicted_ms=100.0), TIMINGS, IK)
     assert short.predicted_ms == pytest.approx(10.0)
 
 
@@ -150,7 +140,7 @@ def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
     assert ALONE.prompt_s(4) == pytest.approx(4 * 0.3)
     assert Timings(verify=flat(1.0)).prompt_s(4) == 0.0
     # Twice as long is not twice as dear, and nothing is said of what is longer than was timed.
-    batched = dataclasses.replace(ALONE, target_prefill=BatchCurve((0,), (1, 7), ((1.0, 2.2),)))
+    batched = replace(ALONE, target_prefill=BatchCurve((0,), (1, 7), ((1.0, 2.2),)))
     assert batched.prompt_s(4) == pytest.approx(1.6)
     with pytest.raises(InputError, match="a batch of 20000 tokens"):
         batched.prompt_s(20_000)
@@ -158,11 +148,10 @@ def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
 
 @pytest.mark.parametrize("profile", [MAINLINE, IK])
 def test_break_even_is_where_speeds_meet(profile: Profile) -> None:
-    timings = dataclasses.replace(TIMINGS, verify=flat(10.0, 10.5, 11.0, 11.5))
+    timings = replace(TIMINGS, verify=flat(10.0, 10.5, 11.0, 11.5))
     level = break_even(timings, 3, profile, depth=5)
     assert level is not None
-    rng = np.random.default_rng(1)
-    speeds = []
+    rng, speeds = np.random.default_rng(1), []
     for skill in np.linspace(0.02, 0.98, 25):
         replies = [Positions(5, 3000, rng.random(3000) < skill)]
         p = predict(replies, DraftSettings(3), timings, profile)
@@ -174,7 +163,7 @@ def test_break_even_is_where_speeds_meet(profile: Profile) -> None:
     assert break_even(timings, 0, profile, 5) is None
 
 
-def test_missing_draft_times_are_an_error() -> None:
-    bare = dataclasses.replace(TIMINGS, draft=None)
+def test_draft_times_that_are_not_there_are_an_error() -> None:
+    bare = replace(TIMINGS, draft=None)
     with pytest.raises(InputError, match="draft's times"):
         predict([Positions(4, 9, np.ones(9, bool))], DraftSettings(2), bare, MAINLINE)

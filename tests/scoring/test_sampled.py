@@ -1,4 +1,5 @@
-"""Rejection sampling priced: against greedy accounting, enumeration of all runs, a draft loop."""
+"""Rejection sampling priced: against greedy accounting, enumeration of all runs, a draft loop.
+Other sampling chains: bounds from what is stored, against whole distributions."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.formats.arrays import Floats, Ids
+from cook.formats.sampling import Sampling
 from cook.scoring.batch_curve import BatchCurve, Timings
 from cook.scoring.price import price
 from cook.scoring.sampled import (
     SampledReply,
     acceptance_probabilities,
+    chain_distribution,
     expected_run,
     predict_sampled,
 )
@@ -39,23 +43,24 @@ def test_certain_chances_are_the_greedy_run(match: list[bool], n_max: int) -> No
     assert found.breakdown.total_s == pytest.approx(price(run, 20, TIMES, MAINLINE).total_s)
 
 
-def test_weights_and_missing_times() -> None:
+def test_weights_and_times_that_are_not_there() -> None:
     short = SampledReply(15, np.array([1.0, 0.5, 0.5]), 3, weight=2.0)
-    with_times = predict_sampled([short], 2, TIMES, MAINLINE)
-    assert with_times.decode_tokens_per_s is not None
-    without = predict_sampled([short], 2, None, MAINLINE)
+    timed, without = (predict_sampled([short], 2, times, MAINLINE) for times in (TIMES, None))
     assert (without.decode_tokens_per_s, without.breakdown) == (None, None)
-    assert without.acceptance == with_times.acceptance
+    assert without.acceptance == timed.acceptance
     alone = predict_sampled([SampledReply(15, short.accept, 3)], 2, TIMES, MAINLINE)
-    assert alone.decode_tokens_per_s == pytest.approx(with_times.decode_tokens_per_s)
+    assert alone.decode_tokens_per_s == pytest.approx(timed.decode_tokens_per_s)
     with pytest.raises(InputError):
         predict_sampled([], 2, TIMES, MAINLINE)
+    for wrong in (1.5, float("nan")):
+        with pytest.raises(InputError):
+            expected_run([0.5, wrong], 2)
 
 
-def enumerate_runs(accept: list[float], n_max: int, limit: int) -> tuple[float, float, float]:
+def enumerate_runs(accept: list[float], n_max: int, limit: int) -> tuple[float, ...]:
     """(drafted, accepted, steps), by following every branch."""
 
-    def go(i: int) -> tuple[float, float, float]:
+    def go(i: int) -> tuple[float, ...]:
         if i >= len(accept):
             return 0.0, 0.0, 0.0
         length = max(0, min(n_max, limit - i - 1))
@@ -66,7 +71,7 @@ def enumerate_runs(accept: list[float], n_max: int, limit: int) -> tuple[float, 
             chance *= accept[i + k]
         reach = min(length, len(accept) - i)
         total += chance * (np.array(go(i + reach + 1)) + np.array([0, reach, 0]))
-        return float(total[0]), float(total[1]), float(total[2])
+        return tuple(total.tolist())
 
     return go(1)
 
@@ -80,10 +85,8 @@ def enumerate_runs(accept: list[float], n_max: int, limit: int) -> tuple[float, 
 def test_equals_enumeration(accept: list[float], n_max: int, slack: int) -> None:
     limit = len(accept) + slack
     got = expected_run(accept, n_max, limit)
-    drafted, accepted, steps = enumerate_runs(accept, n_max, limit)
-    assert got.draft_n == pytest.approx(drafted, abs=1e-9)
-    assert got.draft_n_accepted == pytest.approx(accepted, abs=1e-9)
-    assert got.steps == pytest.approx(steps, abs=1e-9)
+    counts = got.draft_n, got.draft_n_accepted, got.steps
+    assert counts == pytest.approx(enumerate_runs(accept, n_max, limit), abs=1e-9)
 
 
 def test_equals_a_live_rejection_loop() -> None:
@@ -123,8 +126,81 @@ def test_equals_a_live_rejection_loop() -> None:
     assert live / replies == pytest.approx(traced / replies, rel=0.02)
 
 
-def test_what_is_no_probability_is_refused() -> None:
-    with pytest.raises(InputError):
-        expected_run([0.5, 1.5], 2)
-    with pytest.raises(InputError):
-        expected_run([0.5, float("nan")], 2)
+SLACK = 1e-9
+
+
+def whole(sampling: Sampling, p: Floats) -> Floats:
+    """One distribution through the chain, token by token."""
+    order = np.argsort(-p, kind="stable")
+    if not sampling.temperature:
+        return np.asarray(np.eye(len(p))[order[0]])
+    kept = order[: sampling.top_k or len(p)]
+    share = p[kept] / p[kept].sum()
+    count = int(np.searchsorted(np.cumsum(share), (sampling.top_p or 1.0) - 1e-12)) + 1
+    kept = kept[: max(count, 1)] if (sampling.top_p or 1.0) < 1.0 else kept
+    kept = kept[p[kept] >= (sampling.min_p or 0.0) * p[kept[0]] * (1 - 1e-12)]
+    found = np.zeros(len(p))
+    found[kept] = p[kept] ** (1 / sampling.temperature)
+    return np.asarray(found / found.sum())
+
+
+def stored(p: Floats, count: int) -> tuple[Ids, Floats]:
+    order = np.argsort(-p, kind="stable")[:count]
+    return order.astype(np.int32)[None], np.log(p[order])[None]
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> Floats:
+    weights = draw(st.lists(st.floats(1e-4, 1.0), min_size=6, max_size=24, unique=True))
+    p = np.array(weights) ** draw(st.floats(0.5, 4.0))
+    return np.asarray(p / p.sum())
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Sampling:
+    return Sampling(
+        temperature=draw(st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.6])),
+        top_k=draw(st.sampled_from([0, 1, 3, 5])),
+        top_p=draw(st.sampled_from([0.37, 0.81, 1.0])),
+        min_p=draw(st.sampled_from([0.0, 0.07])),
+        repeat_penalty=1.0,
+    )
+
+
+@settings(deadline=None)
+@given(p=distributions(), sampling=chains(), count=st.integers(5, 24))
+def test_what_is_stored_bounds_the_whole(p: Floats, sampling: Sampling, count: int) -> None:
+    """``count`` of the tokens are stored; with all of them both ends are the truth."""
+    count = min(count, len(p))
+    truth = whole(sampling, p)
+    found = chain_distribution(sampling, *stored(p, count), len(p))
+    for token in range(len(p)):
+        chances = found.of(np.array([token], np.int32))
+        assert chances.low[0] - SLACK <= truth[token] <= chances.high[0] + SLACK
+        if count == len(p):
+            assert chances.high[0] == pytest.approx(chances.low[0])
+
+
+@settings(deadline=None)
+@given(data=st.data(), sampling=chains(), count=st.integers(5, 20))
+def test_an_overlap_is_between_its_ends(
+    data: st.DataObject, sampling: Sampling, count: int
+) -> None:
+    p = data.draw(distributions())
+    q = np.array(data.draw(st.permutations(list(p)))) * 0.5 + p * 0.5
+    uncut = Sampling(sampling.temperature, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0)
+    truth = np.minimum(whole(sampling, p), whole(uncut, q)).sum()
+    count = min(count, len(p))
+    target = chain_distribution(sampling, *stored(p, count), len(p))
+    found = target.overlap(chain_distribution(uncut, *stored(q, count), len(p)))
+    assert found.low[0] - SLACK <= truth <= found.high[0] + SLACK
+    if count == len(p):
+        assert found.high[0] == pytest.approx(found.low[0], abs=1e-6)
+
+
+def test_the_servers_own_chain_needs_no_bound() -> None:
+    """Its top_k of 40 is within what a trace keeps."""
+    p = np.linspace(1.0, 2.0, 200)[::-1] / np.linspace(1.0, 2.0, 200).sum()
+    found = chain_distribution(Sampling(0.8).applied(), *stored(p, 64), len(p))
+    assert np.array_equal(found.low, found.high)
+    assert (found.rest[0], found.other[0]) == (0.0, 0.0)

@@ -68,79 +68,77 @@ def verify(case: Case, i: int, draft: list[int], *, eog_break: bool) -> int:
     return result
 
 
+Draft = Callable[[int, int, Counts], list[int]]
+"""What is drafted behind the ``i``-th token, with room for so many; counts its decodes."""
+
+
+def serve(
+    case: Case, n_predict: int, context: int, draft: Draft, *, eog_break: bool = False
+) -> Counts:
+    """A server's loop: draft, verify, go on behind what was accepted."""
+    counts, i = Counts(), 1
+    while i < reply_length(case.text, n_predict):
+        room = min(context - len(case.prompt) - i - 1, n_predict - i - 1)
+        drafted = draft(i, room, counts)
+        accepted = verify(case, i, drafted, eog_break=eog_break)
+        counts.draft_n += len(drafted)
+        counts.accepted += accepted
+        if drafted:
+            counts.cycles.append((len(drafted), accepted))
+        i += accepted + 1
+    return counts
+
+
 def mainline_2026(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
     """common/speculative.cpp draft_simple and the slot loop of server-context.cpp, 0c1e570."""
-    counts, i = Counts(), 1
-    n = reply_length(case.text, n_predict)
-    while i < n:
-        n_tokens, sampled = len(case.prompt) + i - 1, case.text[i - 1]
-        room = context - n_tokens - 2
-        if n_predict - i > 0:
-            room = min(room, n_predict - i - 1)
-        draft: list[int] = []
-        if room > 0:
-            prefix = (*case.prompt, *case.text[: i - 1], sampled)
-            while True:
-                counts.decodes += 1
-                token, confidence = case.say(prefix)
-                if confidence < s.p_min:
-                    break
-                draft.append(token)
-                if len(draft) >= s.n_max or len(draft) >= room:
-                    break
-                prefix = (*prefix, token)
-            if len(draft) < s.n_min:
-                draft = []
-        j = verify(case, i, draft, eog_break=True)
-        counts.draft_n += len(draft)
-        counts.accepted += j
-        if draft:
-            counts.cycles.append((len(draft), j))
-        i += j + 1
-    return counts
+
+    def draft(i: int, room: int, counts: Counts) -> list[int]:
+        found: list[int] = []
+        prefix = (*case.prompt, *case.text[:i])
+        while len(found) < min(s.n_max, room):
+            counts.decodes += 1
+            token, confidence = case.say(prefix)
+            if confidence < s.p_min:
+                break
+            found.append(token)
+            prefix = (*prefix, token)
+        return found if len(found) >= s.n_min else []
+
+    return serve(case, n_predict, context, draft, eog_break=True)
 
 
 def kept_cache(case: Case, s: DraftSettings, n_predict: int, context: int, *, ik: bool) -> Counts:
     """ik's common_speculative_state_draft (and its ancestor of 2025) with its prompt cache."""
-    counts, i = Counts(), 1
-    n = reply_length(case.text, n_predict)
     cache: list[int] = []
-    while i < n:
-        past = [*case.prompt, *case.text[: i - 1]]
-        sampled = case.text[i - 1]
-        limit = min(s.n_max, context - len(past) - 2, n_predict - i - 1)
-        if limit < s.n_min:
-            limit = 0
-        draft: list[int] = []
-        if limit > 0:
-            most = s.n_max if ik else limit
-            same = 0
-            while same < min(len(past), len(cache)) and past[same] == cache[same]:
-                same += 1
-            if same and same < len(cache) and same == len(past) and cache[same] == sampled:
-                draft = cache[same + 1 :][:most]
-            else:
-                counts.late += max(0, len(past) - max(same, len(case.prompt)))
-                cache = [*past, sampled]
-                while len(draft) < most:
-                    counts.decodes += 1
-                    token, confidence = case.say(tuple(cache))
-                    draft.append(token)
-                    if not ik and confidence < s.p_min:
-                        break
-                    if len(draft) >= most:
-                        break
+
+    def draft(i: int, room: int, counts: Counts) -> list[int]:
+        nonlocal cache
+        past, sampled = [*case.prompt, *case.text[: i - 1]], case.text[i - 1]
+        limit = min(s.n_max, room)
+        if limit <= 0 or limit < s.n_min:
+            return []
+        found: list[int] = []
+        most = s.n_max if ik else limit
+        same = 0
+        while same < min(len(past), len(cache)) and past[same] == cache[same]:
+            same += 1
+        if same and same < len(cache) and same == len(past) and cache[same] == sampled:
+            found = cache[same + 1 :][:most]
+        else:
+            counts.late += max(0, len(past) - max(same, len(case.prompt)))
+            cache = [*past, sampled]
+            while len(found) < most:
+                counts.decodes += 1
+                token, confidence = case.say(tuple(cache))
+                found.append(token)
+                if not ik and confidence < s.p_min:
+                    break
+                if len(found) < most:
                     cache.append(token)
-            draft = draft[:limit]
-            if len(draft) < s.n_min:
-                draft = []
-        j = verify(case, i, draft, eog_break=False)
-        counts.draft_n += len(draft)
-        counts.accepted += j
-        if draft:
-            counts.cycles.append((len(draft), j))
-        i += j + 1
-    return counts
+        found = found[:limit]
+        return found if len(found) >= s.n_min else []
+
+    return serve(case, n_predict, context, draft)
 
 
 EMULATORS: dict[Profile, Callable[[Case, DraftSettings, int, int], Counts]] = {
@@ -213,12 +211,7 @@ def requests(draw: st.DrawFn) -> Request:
 REQUESTS = requests()
 
 
-@settings(max_examples=400, deadline=None)
-@given(profile=st.sampled_from(list(EMULATORS)), asked=REQUESTS)
-def test_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
-    case, setting, n_predict, context = asked
-    expected = EMULATORS[profile](case, setting, n_predict, context)
-    got = simulate(positions(case, n_predict, context, setting.n_max), setting, profile)
+def require_same(got: Simulation, expected: Counts) -> None:
     drafted = got.length > 0
     assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
     assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
@@ -226,60 +219,53 @@ def test_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
     assert int(got.catch_up.sum()) == expected.late
 
 
+@settings(max_examples=400, deadline=None)
+@given(profile=st.sampled_from(list(EMULATORS)), asked=REQUESTS)
+def test_equals_the_emulated_server(profile: Profile, asked: Request) -> None:
+    case, setting, n_predict, context = asked
+    expected = EMULATORS[profile](case, setting, n_predict, context)
+    found = positions(case, n_predict, context, setting.n_max)
+    require_same(simulate(found, setting, profile), expected)
+
+
 def mainline_head(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
     """common_speculative_impl_draft_mtp of 0c1e570: n_max tokens are drafted whatever fits, n_min
     is looked at before that is cut to what fits, and what has a confidence below p_min is no part
     of it. Its own words are its draft's, never the text's."""
-    counts, i = Counts(), 1
-    n = reply_length(case.text, n_predict)
-    while i < n:
-        room = min(context - len(case.prompt) - i - 1, n_predict - i - 1)
-        draft: list[int] = []
-        while room > 0 and len(draft) < s.n_max:
+
+    def draft(i: int, room: int, counts: Counts) -> list[int]:
+        found: list[int] = []
+        while room > 0 and len(found) < s.n_max:
             counts.decodes += 1
-            token, confidence = head_says(case, i, len(draft))
+            token, confidence = head_says(case, i, len(found))
             if confidence < s.p_min:
                 break
-            draft.append(token)
-        if len(draft) < s.n_min:
-            draft = []
-        draft = draft[: max(room, 0)]
-        j = verify(case, i, draft, eog_break=True)
-        counts.draft_n += len(draft)
-        counts.accepted += j
-        if draft:
-            counts.cycles.append((len(draft), j))
-        i += j + 1
-    return counts
+            found.append(token)
+        return found[: max(room, 0)] if len(found) >= s.n_min else []
+
+    return serve(case, n_predict, context, draft, eog_break=True)
 
 
 def ik_head(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
     """common_speculative_state_mtp of ik at 8337e4cd: the first token comes with what was read
     behind the last verification, but in a request's first draft, and is kept in any case."""
-    counts, i = Counts(), 1
-    n = reply_length(case.text, n_predict)
-    while i < n:
-        room = min(s.n_max, context - len(case.prompt) - i - 1, n_predict - i - 1)
-        draft: list[int] = []
-        while room > 0 and room >= s.n_min and len(draft) < s.n_max:
-            counts.decodes += bool(draft) or i == 1
-            token, confidence = head_says(case, i, len(draft))
-            if draft and confidence < s.p_min:
+
+    def draft(i: int, room: int, counts: Counts) -> list[int]:
+        room, found = min(s.n_max, room), list[int]()
+        while room > 0 and room >= s.n_min and len(found) < s.n_max:
+            counts.decodes += bool(found) or i == 1
+            token, confidence = head_says(case, i, len(found))
+            if found and confidence < s.p_min:
                 break
-            draft.append(token)
+            found.append(token)
             if confidence < s.p_min:
                 break
-        counts.late += bool(draft)
-        draft = draft[: max(room, 0)]
-        if len(draft) < s.n_min:
-            draft = []
-        j = verify(case, i, draft, eog_break=False)
-        counts.late += j
-        counts.draft_n += len(draft)
-        counts.accepted += j
-        if draft:
-            counts.cycles.append((len(draft), j))
-        i += j + 1
+        counts.late += bool(found)
+        found = found[: max(room, 0)]
+        return found if len(found) >= s.n_min else []
+
+    counts = serve(case, n_predict, context, draft)
+    counts.late += counts.accepted
     return counts
 
 
@@ -328,12 +314,7 @@ def test_a_head_equals_the_emulated_server(profile: Profile, asked: Request) -> 
     expected = HEADS[profile](case, setting, n_predict, context)
     for floor in {p_min, 0.3 if p_min >= 0.3 else p_min}:  # a lower floor serves a higher p_min
         found = chains(case, n_predict, context, n_max, floor)
-        got = simulate(found, setting, profile)
-        drafted = got.length > 0
-        assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
-        assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
-        assert int(got.decodes.sum()) == expected.decodes
-        assert int(got.catch_up.sum()) == expected.late
+        require_same(simulate(found, setting, profile), expected)
 
 
 def test_a_head_is_asked_for_no_more_than_was_replayed() -> None:
@@ -356,49 +337,27 @@ def test_token_identity(seed: int, skill: float, n_max: int) -> None:
     assert (np.diff(accepted) <= 0).all()
 
 
-def test_a_matched_end_of_generation_counts_only_as_the_last_draft_token() -> None:
-    match = np.ones(6, bool)
-    eog = np.array([False] * 5 + [True])
-    inside = Positions(1, 6, match, eog=eog, n_predict=100)
-    run = simulate(inside, DraftSettings(8), Profile.MAINLINE_2026_10)
-    assert (run.draft_n, run.draft_n_accepted) == (8, 4)
-    last = simulate(inside, DraftSettings(5), Profile.MAINLINE_2026_10)
-    assert (last.draft_n, last.draft_n_accepted) == (5, 5)
-
-
-def test_ik_ignores_p_min() -> None:
-    case = make_case(3, 40, 0.6, False, 0)
-    reply = positions(case, 40, 1000, 8)
-    runs = [
-        simulate(reply, DraftSettings(8, 0, p), Profile.IK_2026_08).draft_n for p in (0.0, 0.5, 1.0)
-    ]
-    assert len(set(runs)) == 1
-
-
 def test_no_draft_at_all() -> None:
     run = simulate(Positions(3, 10, np.ones(10, bool)), DraftSettings(0), Profile.MAINLINE_2026_10)
     assert (run.steps, run.cycles, run.draft_n, int(run.decodes.sum())) == (9, 0, 0, 0)
 
 
-def test_p_min_needs_confidences_and_rollouts() -> None:
-    match = np.zeros(5, bool)
-    with pytest.raises(InputError, match="confidences"):
-        simulate(Positions(1, 5, match), DraftSettings(2, 0, 0.5), Profile.MAINLINE_2026_10)
-    with_confidence = Positions(1, 5, match, np.ones(5, np.float32))
-    with pytest.raises(InputError, match="rollouts"):
-        simulate(with_confidence, DraftSettings(2, 0, 0.5), Profile.MAINLINE_2026_10)
-    short = Positions(
-        1,
-        5,
-        match,
-        np.ones(5, np.float32),
-        rollout={i: np.ones(1, np.float32) for i in range(5)},
-    )
-    with pytest.raises(InputError, match="too short"):
-        simulate(short, DraftSettings(3, 0, 0.5), Profile.MAINLINE_2026_10)
-    floored = Positions(1, 5, match, np.ones(5, np.float32), rollout_floor=0.6)
-    with pytest.raises(InputError, match="out of their reach"):
-        simulate(floored, DraftSettings(3, 0, 0.5), Profile.MAINLINE_2026_10)
+NEVER, SURE = np.zeros(5, bool), np.ones(5, np.float32)
+SHORT = {i: np.ones(1, np.float32) for i in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (Positions(1, 5, NEVER), "confidences"),
+        (Positions(1, 5, NEVER, SURE), "rollouts"),
+        (Positions(1, 5, NEVER, SURE, rollout=SHORT), "too short"),
+        (Positions(1, 5, NEVER, SURE, rollout_floor=0.6), "out of their reach"),
+    ],
+)
+def test_p_min_needs_confidences_and_rollouts(found: Positions, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(found, DraftSettings(3, 0, 0.5), Profile.MAINLINE_2026_10)
 
 
 def test_impossible_settings_and_lengths_are_refused() -> None:
@@ -411,9 +370,7 @@ def test_impossible_settings_and_lengths_are_refused() -> None:
         Positions(1, 2, np.ones(2, bool), np.ones(3, np.float32))
 
 
-def test_simulation_is_whole() -> None:
+def test_a_draft_reaches_beyond_the_reply() -> None:
+    """Two cycles: 4 and 4 drafted, since nothing limits the second."""
     run = simulate(Positions(3, 9, np.ones(9, bool)), DraftSettings(4), Profile.MAINLINE_2026_10)
-    assert isinstance(run, Simulation)
-    # two cycles: 4 and 4 drafted (nothing limits the second), all that is known is accepted
-    assert run.length.tolist() == [4, 4]
-    assert run.start.tolist() == [1, 6]
+    assert (run.length.tolist(), run.start.tolist()) == ([4, 4], [1, 6])

@@ -31,15 +31,10 @@ def curves(
 ) -> SlotCurves:
     """A batch of s x w tokens takes ``of`` seconds and a hundredth of it for each token."""
     widths = (1, 5, 9)
-    batches = {
-        s: BatchCurve(
-            DEPTHS, widths, tuple(tuple(of * (1 + s * w / 100) for w in widths) for _ in DEPTHS)
-        )
-        for s in sequences
-    }
-    return SlotCurves(
-        batches, BatchCurve((0,), (1, 100), ((1e-9 + prompt_s, 2e-9 + 100 * prompt_s),))
-    )
+    rows = {s: tuple(of * (1 + s * w / 100) for w in widths) for s in sequences}
+    batches = {s: BatchCurve(DEPTHS, widths, (row,) * len(DEPTHS)) for s, row in rows.items()}
+    prompts = ((1e-9 + prompt_s, 2e-9 + 100 * prompt_s),)
+    return SlotCurves(batches, BatchCurve((0,), (1, 100), prompts))
 
 
 def drafted(accepted: Sequence[int], n_max: int = 4, prompt: int = 10) -> SimulatedReply:
@@ -57,11 +52,8 @@ def split(widths: Sequence[tuple[int, int]]) -> list[tuple[list[int], int, int]]
     ]
 
 
-def test_equal_drafts_of_neighbours_are_one_batch() -> None:
+def test_equal_drafts_of_neighbours_are_one_batch_and_others_several() -> None:
     assert split([(0, 5), (1, 5), (2, 5), (3, 5)]) == [([0, 1, 2, 3], 5, 0)]
-
-
-def test_unequal_drafts_and_gaps_are_several() -> None:
     assert split([(0, 5), (1, 2)]) == [([0, 1], 2, 0), ([0], 3, 2)]
     assert split([(0, 3), (2, 3), (3, 3)]) == [([0], 3, 0), ([2, 3], 3, 0)]
     # a prompt stands behind all that generate, and is taken along where its number follows
@@ -106,13 +98,18 @@ def test_slots_share_their_batches() -> None:
     assert all_at_once.tokens_per_s_each == pytest.approx(1 / 1.04, rel=1e-6)
 
 
+def test_a_slot_that_drafts_more_goes_on_alone() -> None:
+    replies = [drafted([0], n_max) for n_max in (4, 1)]
+    served = serve(replies, 2, SlotPrices(curves(1e-9), curves()))
+    drafts, verified = 1.02 + 3 * 1.01, 1.04 + 1.03
+    assert served.seconds == pytest.approx(drafts + verified, rel=1e-6)
+
+
 def test_a_prompt_delays_those_that_generate() -> None:
-    long = SimulatedReply(plain_steps(3), 90, 3)
-    short = SimulatedReply(plain_steps(11), 10, 11)
-    prices = SlotPrices(curves(prompt_s=1.0))
-    served = serve([short, long], 2, prices)
-    without = serve([short, SimulatedReply(plain_steps(3), 10, 3)], 2, prices)
-    assert served.seconds - without.seconds > 70
+    short, prices = SimulatedReply(plain_steps(11), 10, 11), SlotPrices(curves(prompt_s=1.0))
+    others = (SimulatedReply(plain_steps(3), prompt, 3) for prompt in (90, 10))
+    late, early = (serve([short, other], 2, prices).seconds for other in others)
+    assert late - early > 70
 
 
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=20), min_size=1, max_size=8))
@@ -130,13 +127,8 @@ def test_beyond_what_was_timed_nothing_is_priced() -> None:
         curves().at(5, 1, 10)
     assert curves().at(3, 5, 10) == pytest.approx(1.15), "between two and four a line"
 
-
-def test_a_batch_must_hold_what_all_slots_verify() -> None:
     require_room(4, 7, 32)
     with pytest.raises(InputError, match="verify 36 at once, and a batch holds 32"):
         require_room(4, 8, 32)
-
-
-def test_nothing_to_serve() -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="no requests"):
         serve([], 2, SlotPrices(curves()))

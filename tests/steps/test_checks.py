@@ -13,15 +13,19 @@ import pytest
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker.loading import head_load, model_load
-from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import Reply
-from cook.graph.step import Source, source
+from cook.graph.step import Source, Workbench, source
 from cook.prompts.prompt_set import Prompt
-from cook.record.record import Difference, PromptRun, RecountOutcome
+from cook.record.record import (
+    CompareOutcome,
+    ControlOutcome,
+    Difference,
+    PromptRun,
+    RecountOutcome,
+)
 from cook.scoring.simulate import Profile
 from cook.steps import checks
 from cook.steps.checks import (
@@ -37,6 +41,7 @@ from cook.steps.checks import (
     _changes_its_mind,
     _chosen,
     emitted_tokens,
+    output_check,
     requests_of,
 )
 from cook.steps.deal import DealStep, Dealt
@@ -44,7 +49,7 @@ from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.trace import TraceStep
 from cook.trace.chain import Draws
 from tests.engines.tiny_heads import write_tiny_heads
-from tests.workbench import live_step, run, workbench
+from tests.workbench import live_step, run
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
@@ -60,22 +65,8 @@ class Letters:
         return "".join(PIECES[int(token)] for token in tokens)
 
 
-@dataclass(frozen=True)
-class Info:
-    eog: frozenset[int] = frozenset({END})
-
-
 def live(text: str, predicted_n: int, stop: str = "limit") -> PromptRun:
     return PromptRun("p", "c", 3, 1.0, predicted_n, 9.0, 10.0, 8, 5, None, text, stop)
-
-
-def emitted(
-    run: PromptRun, trace: Sequence[int], n_max: int = 3, eog: frozenset[int] = frozenset({END})
-) -> tuple[int, ...] | None:
-    recorded = cast(Reply, Recorded(np.array(trace, np.int32)))
-    return emitted_tokens(
-        run, recorded, cast(Worker, Letters()), cast(ModelInfo, Info(eog=eog)), n_max
-    )
 
 
 @dataclass(frozen=True)
@@ -84,35 +75,67 @@ class Recorded:
     prompt: tuple[int, ...] = ()
 
 
-def test_the_servers_own_come_first() -> None:
-    run = replace(live("abc", 3), tokens=(4, 3, 9))
-    assert emitted(run, [1, 2, 3]) == (4, 3, 9)
+OWN = replace(live("abc", 3), tokens=(4, 3, 9))
+CUT = (4, 3, 1, 2, 3, 1)
 
 
-def test_a_text_cut_within_the_last_draft_is_the_traces() -> None:
-    trace = [4, 3, 1, 2, 3, 1]
-    assert emitted(live("abca", 6), trace) == tuple(trace)
-    assert emitted(live("abcabca", 6), trace) == tuple(trace)
-    assert emitted(live("ab", 6), trace) is None, "more is missing than one draft can hide"
-    assert emitted(live("abcac", 6), trace) is None, "another text, and its tokens are hidden"
+@pytest.mark.parametrize(
+    ("run", "trace", "eog", "tokens"),
+    [
+        (OWN, (1, 2, 3), (END,), OWN.tokens),
+        # A text that is cut within the last draft is the trace's,
+        (live("abca", 6), CUT, (END,), CUT),
+        (live("abcabca", 6), CUT, (END,), CUT),
+        # but more is away than one draft can hide, or another text's tokens are hidden.
+        (live("ab", 6), CUT, (END,), None),
+        (live("abcac", 6), CUT, (END,), None),
+        # What was counted past an end is in the trace.
+        (live("ab", 5, "eos"), (4, END, 1, 2, 3, 1), (END,), (4, END, 1, 2, 3)),
+        # A text of its own is tokenized where that leaves no doubt.
+        (live("cab", 3), (1, 1, 1), (END,), (3, 1, 2)),
+        (live("cab", 4), (1, 1, 1, 1), (END,), None),
+        (live("cab", 4, "eos"), (1, 1, 1, 1), (END,), (3, 1, 2, END)),
+        (live("cab", 5, "eos"), (1, 1, 1, 1, 1), (END, 9), None),
+        (live("ab", 3), (4, END), (END,), None),
+        (live("c?b", 3), (1, 1, 1), (END,), None),
+    ],
+)
+def test_tokens_of_a_reply(
+    run: PromptRun, trace: tuple[int, ...], eog: tuple[int, ...], tokens: tuple[int, ...] | None
+) -> None:
+    recorded: Any = Recorded(np.array(trace, np.int32))
+    worker, info = cast(Worker, Letters()), cast(Any, SimpleNamespace(eog=frozenset(eog)))
+    assert emitted_tokens(run, recorded, worker, info, n_max=3) == tokens
 
 
-def test_counts_past_an_end_are_in_the_trace() -> None:
-    assert emitted(live("ab", 5, "eos"), [4, END, 1, 2, 3, 1]) == (4, END, 1, 2, 3)
-
-
-def test_a_text_of_its_own_is_tokenized_where_that_leaves_no_doubt() -> None:
-    assert emitted(live("cab", 3), [1, 1, 1]) == (3, 1, 2)
-    assert emitted(live("cab", 4), [1, 1, 1, 1]) is None
-    assert emitted(live("cab", 4, "eos"), [1, 1, 1, 1]) == (3, 1, 2, END)
-    assert emitted(live("cab", 4, "eos"), [1, 1, 1, 1], eog=frozenset({END, 9})) is None
-    assert emitted(live("c?b", 3), [1, 1, 1]) is None
-
-
-@pytest.mark.parametrize(("requests", "exact", "passed"), [(4, 4, True), (4, 3, False)])
-def test_passed(requests: int, exact: int, passed: bool) -> None:
-    assert RecountOutcome(requests, exact, 9, 5, 9, 5).passed is passed
+def test_passed() -> None:
+    assert RecountOutcome(4, 4, 9, 5, 9, 5).passed
+    assert not RecountOutcome(4, 3, 9, 5, 9, 5).passed
     assert not RecountOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed
+
+
+def test_each_difference_is_classed() -> None:
+    outcome = CompareOutcome(
+        5,
+        2,
+        (
+            Difference("a", 3, 12, 1, 2, 0.01, None, True),
+            Difference("b", 9, 12, 1, 2, 2.5, None, False),
+            Difference("c", 0, 12, 1, None, None, None),
+        ),
+    )
+    check = output_check(outcome)
+    assert (check.near_ties, check.material, check.unknown) == (1, 1, 1)
+    assert (check.largest_gap, check.first_positions) == (2.5, (3, 9, 0))
+    assert (check.without_draft, check.without_draft_tried) == (1, 2)
+    assert not check.gap_is_measured
+
+
+def test_a_control_run_draws_the_line_of_near_ties() -> None:
+    outcome = CompareOutcome(1, 0, (Difference("a", 3, 12, 1, 2, 0.05, None),))
+    check = output_check(outcome, ControlOutcome(5, 300, 1, 0.001, 0.02, 0.3, 0.01))
+    assert (check.near_tie_gap, check.control.flips) == (0.04, 1)
+    assert (check.near_ties, check.material) == (0, 1)
 
 
 def test_a_server_is_followed_from_its_first_line_on() -> None:
@@ -149,11 +172,8 @@ def test_every_request_of_a_head_is_recounted(
     settings = [DraftSettings(n, 0, p) for n in (1, 2, 4, 8) for p in (0.0, 0.5)]
     servers = tuple(replace(live, name=str(one), settings=one) for one in settings)
     deal = DealStep(servers, 0, together=False)
-    trace = TraceStep(
-        *(bundled, base, live.target_args, live.context, live.prompts, live.max_tokens),
-        *(Sampling(),),
-        chat=False,
-    )
+    placed = (bundled, base, live.target_args, live.context, live.prompts, live.max_tokens)
+    trace = TraceStep(*placed, Sampling(), chat=False)
     assert live.draft is not None
     args = bundled.as_draft(live.draft_args, live.target_args, live.context)
     recounts = [
@@ -165,8 +185,7 @@ def test_every_request_of_a_head_is_recounted(
     ]
     outcomes = run(tmp_path, trace, deal, *recounts, threads=1)
     assert not outcomes.failures
-    for recount in recounts:
-        found = outcomes.result(recount)
+    for found in (outcomes.result(recount) for recount in recounts):
         assert found is not None
         assert (found.requests, found.exact) == (REQUESTS, REQUESTS)
         assert found.passed
@@ -177,19 +196,17 @@ def test_every_request_of_a_head_is_recounted(
     monkeypatch.setattr(checks, "HEAD_READ_TOKENS", 1)
     again = replace(recounts[0])
     brief = run(tmp_path, trace, deal, again, threads=1).result(again)
-    assert brief is not None
     assert (brief.requests, brief.exact) == (1, 1)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("reply", [[9], [9, 8, 7, 6]], ids=("one token", "four"))
 def test_rows_behind_a_prompt_that_was_read_are_those_of_one_reading(
-    reply: list[int], bundled: Engine, tmp_path: Path
+    reply: list[int], bundled: Engine, tmp_path: Path, bench: Workbench
 ) -> None:
     """Also where nothing is behind it, in a reply of one token."""
     place = (bundled, write_tiny_heads(tmp_path) / "whole.gguf", ModelArgs(threads=1), 64)
     prompt = [5, 6, 7, 8, 9, 10]
-    bench = workbench(tmp_path)
     with bench.workers.loaded(bundled, model_load(*place, outputs=3, gives_rows=True)) as (on, _):
         on.load(head_load(*place, branches=4, depth=2), onto=True)
         _, known, _ = on.live_shapes_head(
@@ -259,24 +276,21 @@ STEP = cast(
 
 
 def test_a_few_of_each_kind_are_controlled() -> None:
-    near = [seen(prompt_id=f"near {i}") for i in range(9)]
-    wide = [seen(prompt_id=f"wide {i}", gap=2.0) for i in range(9)]
-    unknown = [seen(prompt_id=f"unknown {i}", gap=None) for i in range(2)]
-    ended = seen(prompt_id="one ended", other_token=None)
-    every = [ended, *near, *wide, *unknown]
+    near, wide, unknown = (
+        [seen(prompt_id=f"{kind} {i}", gap=gap) for i in range(count)]
+        for kind, gap, count in (("near", 0.02, 9), ("wide", 2.0, 9), ("unknown", None, 2))
+    )
+    every = [seen(prompt_id="one ended", other_token=None), *near, *wide, *unknown]
     found = list(CompareStep._controlled(STEP, cast(Worker, Asked()), every))
     assert [d.prompt_id for d in found] == [one.difference.prompt_id for one in every]
-    assert [d.prompt_id for d in found if d.without_draft is not None] == [
-        *(f"near {i}" for i in range(CONTROLLED)),
-        *(f"wide {i}" for i in range(CONTROLLED)),
-        "unknown 0",
-        "unknown 1",
-    ]
+    chosen = [*near[:CONTROLLED], *wide[:CONTROLLED], *unknown]
+    controlled = [d.prompt_id for d in found if d.without_draft is not None]
+    assert controlled == [one.difference.prompt_id for one in chosen]
 
 
 def test_a_control_comes_right_after_its_look_up() -> None:
     """The worker still holds the text then, and need not read it again."""
-    worker, order = Asked(), []
+    worker, order = Asked(), list[str]()
 
     def looked_up() -> Iterator[Seen]:
         for name in ("a", "b"):
@@ -288,16 +302,11 @@ def test_a_control_comes_right_after_its_look_up() -> None:
     assert order == ["a", "a: 3", "b", "b: 6"]
 
 
-def test_what_no_worker_can_control_is_looked_up_by_a_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_no_worker_can_control_a_server_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control that takes too long is reported, and fails nothing; so is a missing worker."""
 
-    class Kept:
-        def close(self) -> None: ...
-
-        def loaded(self, *_: object) -> Any:
-            raise StepError("worker: replay: no answer within 900 s\n log")
+    def loaded(*_: object) -> Any:
+        raise StepError("worker: replay: no answer within 900 s\n log")
 
     class Serving:
         def __init__(self, *_: object) -> None: ...
@@ -316,11 +325,14 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
             target_args=None,
             context=4096,
             engine=None,
-            _texts=lambda *_: ["text"],
+            baseline=SimpleNamespace(
+                prompts={"a": Prompt("a", "c", "text", "pick")}, live=SimpleNamespace(chat=False)
+            ),
             _seen=lambda target, *_: [seen(prompt_id=type(target).__name__)],
         ),
     )
-    bench: Any = SimpleNamespace(supervisor=None, workers=Kept())
+    kept = SimpleNamespace(close=lambda: None, loaded=loaded)
+    bench: Any = SimpleNamespace(supervisor=None, workers=kept)
     pair: Any = SimpleNamespace(id="a")
     found, uncontrolled = CompareStep._found(step, bench, [(pair, pair)])
     assert uncontrolled == "worker: replay: no answer within 900 s"
@@ -339,10 +351,7 @@ def test_the_shortest_prompts_until_there_is_enough() -> None:
     assert chosen((9_000, half), (22_000, half), (50, half), (300, half)) == [2, 3]
     assert chosen(*((100 + i, 10) for i in range(40))) == list(range(REPLIES))
     assert chosen((22_000, 4 * MIN_REPLY_TOKENS)) == [0]
-
-
-def test_a_control_that_fails_is_told_where_its_result_would_be() -> None:
-    assert ControlStep.optional
+    assert ControlStep.optional, "one that fails is reported where its result would be"
 
 
 @pytest.mark.engine

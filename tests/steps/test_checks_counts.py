@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,38 +44,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(*(Path(shutil.copy(demo_dir() / name, folder)) for name in names))
 
 
-def texts(count: int) -> list[str]:
-    lines = (demo_dir() / "data" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(lines[i % len(lines)])["prompt"] for i in range(count)]
-
-
-def ask_live(
-    server: Server,
-    prompts: Sequence[Sequence[int]],
-    *,
-    n_predict: int,
-    temperature: float = 0.0,
-    first_seed: int = 1,
-    sampling: Mapping[str, Any] | None = None,
-) -> tuple[LiveRequest, ...]:
-    """Ask every prompt once."""
-    replies = []
-    for number, prompt in enumerate(prompts):
-        answer = server.complete(
-            prompt, n_predict, temperature=temperature, seed=first_seed + number, sampling=sampling
-        )
-        assert answer.tokens is not None, "mainline returns token ids"
-        replies.append(
-            LiveRequest(
-                tuple(prompt),
-                answer.tokens,
-                n_predict,
-                run_of(Prompt(str(number), "any", "any", "pick"), answer, answer.predicted_ms),
-            )
-        )
-    return tuple(replies)
-
-
 def fast_error(found: RecountOutcome) -> float:
     """Acceptance by one-pass replay minus live, a fraction."""
     return found.replay_accepted / found.replay_drafted - found.live_accepted / found.live_drafted
@@ -91,21 +59,22 @@ def count(
     n_predict: int = 96,
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
-) -> tuple[RecountOutcome, tuple[LiveRequest, ...]]:
+) -> tuple[RecountOutcome, list[LiveRequest]]:
+    """Ask so many prompts live, and recount what was answered."""
     args = ModelArgs(threads=1, threads_batch=1)
-    job = ServerJob(
-        pair.target,
-        args,
-        CONTEXT,
-        pair.draft,
-        args,
-        DraftSettings(setting.n_max, setting.n_min, setting.p_min),
-    )
+    job = ServerJob(pair.target, args, CONTEXT, pair.draft, args, setting)
+    lines = (demo_dir() / "data" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    live = []
     with Server(engine, job, supervisor) as server:
-        prompts = [server.tokenize(t, add_special=True) for t in texts(requests)]
-        live = ask_live(
-            server, prompts, n_predict=n_predict, temperature=temperature, sampling=sampling
-        )
+        for seed in range(1, requests + 1):
+            text = json.loads(lines[(seed - 1) % len(lines)])["prompt"]
+            prompt = server.tokenize(text, add_special=True)
+            answer = server.complete(
+                prompt, n_predict, temperature=temperature, seed=seed, sampling=sampling
+            )
+            assert answer.tokens is not None, "mainline returns token ids"
+            asked = run_of(Prompt(str(seed), "any", "any", "pick"), answer, answer.predicted_ms)
+            live.append(LiveRequest(tuple(prompt), answer.tokens, n_predict, asked))
     with Worker.open(engine, supervisor) as worker:
         info = worker.load(ModelLoad(pair.draft, context=CONTEXT, threads=1))
         found = check_counts(worker, info, live, setting, Profile.MAINLINE_2026_10, context=CONTEXT)
@@ -128,9 +97,7 @@ def test_counts_equal_the_servers(
     assert abs(fast_error(found)) < 0.02
 
 
-def test_end_of_generation_within_drafts(
-    bundled: Engine, supervisor: Supervisor, pair: Pair
-) -> None:
+def test_an_end_within_drafts(bundled: Engine, supervisor: Supervisor, pair: Pair) -> None:
     found, live = count(
         bundled, supervisor, pair, DraftSettings(6), requests=6, temperature=0.8, sampling=ENDING
     )
@@ -150,14 +117,8 @@ def test_sixty_requests(
     p_min: float,
     temperature: float,
 ) -> None:
-    found, _ = count(
-        bundled,
-        supervisor,
-        pair,
-        DraftSettings(n_max, 0, p_min),
-        requests=60,
-        temperature=temperature,
-    )
+    setting = DraftSettings(n_max, 0, p_min)
+    found, _ = count(bundled, supervisor, pair, setting, requests=60, temperature=temperature)
     print(found)
     assert found.passed, found
     assert abs(fast_error(found)) <= 0.005

@@ -7,6 +7,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,13 @@ import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
+from cook.formats.gguf_writer import encode, write_gguf_file
 from cook.job.locate import locate
 from cook.recipe.sources import HubRef
-from cook.steps.convert import (
-    Converter,
-    find_converter,
-    model_files,
-    parameters,
-    require_whole,
-)
+from cook.steps.convert import Converter, find_converter, model_files, parameters, require_whole
 
 HERE = Path(__file__).parent
+Make = Callable[[str], Path]
 
 
 def safetensors(path: Path, count: int) -> Path:
@@ -38,7 +35,7 @@ def converter(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch)
     checkout = tmp_path / "llama.cpp"
     shutil.copytree(HERE / "converter", checkout)
     shutil.copy(tiny_model, checkout / "ready.gguf")
-    _empty_gguf(checkout / "empty.gguf")
+    write_gguf_file(checkout / "empty.gguf", {"general.architecture": encode("llama")}, ())
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COOK_CONVERTER", str(checkout))
     monkeypatch.setenv("COOK_CONVERTER_PYTHON", sys.executable)
@@ -48,7 +45,7 @@ def converter(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def make_model(tmp_path: Path, tiny_model: Path) -> Callable[[str], Path]:
+def make_model(tmp_path: Path, tiny_model: Path) -> Make:
     """A safetensors model of as many parameters as the GGUF that the stand-in writes."""
 
     def make(name: str) -> Path:
@@ -64,7 +61,7 @@ def make_model(tmp_path: Path, tiny_model: Path) -> Callable[[str], Path]:
 
 
 def test_a_model_is_converted_once(
-    converter: Converter, make_model: Callable[[str], Path], tiny_model: Path
+    converter: Converter, make_model: Make, tiny_model: Path
 ) -> None:
     folder = make_model("ok_model")
     with pytest.raises(PrerequisiteError, match="not converted yet"):
@@ -72,13 +69,13 @@ def test_a_model_is_converted_once(
     found = locate(folder, converter=converter)
     assert found.path.read_bytes() == tiny_model.read_bytes()
     converter.script.with_name("ok.txt").unlink()  # it could not run again
-    again = Converter(converter.script, converter.python, converter.outtype)
+    again = replace(converter)
     assert locate(folder, converter=again) == found
     assert locate(folder, converter=again, plan_only=True) == found
 
 
 def test_it_sees_the_model_and_nothing_else(
-    converter: Converter, make_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    converter: Converter, make_model: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_" + "secretsecretsecret")
     locate(make_model("echo_model"), converter=converter)
@@ -100,9 +97,9 @@ def test_it_sees_the_model_and_nothing_else(
         ("silent", StepError, "never said", None),
     ],
 )
-def test_its_failures_are_told_and_leave_nothing(
+def test_its_failures_are_errors_and_leave_nothing(
     converter: Converter,
-    make_model: Callable[[str], Path],
+    make_model: Make,
     tmp_path: Path,
     behaviour: str,
     kind: type[CookError],
@@ -117,16 +114,14 @@ def test_its_failures_are_told_and_leave_nothing(
     assert not list(home.glob("convert-*"))
 
 
-def test_another_type_than_asked_for_is_no_success(
-    converter: Converter, make_model: Callable[[str], Path]
-) -> None:
-    bf16 = Converter(converter.script, converter.python, "bf16")
+def test_another_type_than_asked_for_is_no_success(converter: Converter, make_model: Make) -> None:
+    bf16 = replace(converter, outtype="bf16")
     with pytest.raises(StepError, match="asked for bf16, and it wrote f16"):
         locate(make_model("ok_model"), converter=bf16)
 
 
 def test_a_model_from_the_hub_is_fetched_and_converted(
-    hub: Any, converter: Converter, make_model: Callable[[str], Path], tiny_model: Path
+    hub: Any, converter: Converter, make_model: Make, tiny_model: Path
 ) -> None:
     files = {p.name: p.read_bytes() for p in make_model("ok_Model-1B").iterdir()}
     commit = hub.add("org/ok_Model-1B", {**files, "original/consolidated.safetensors": b"x"})
@@ -154,45 +149,29 @@ def test_where_the_converter_is_found(
 ) -> None:
     monkeypatch.delenv("COOK_CONVERTER")
     checkout = converter.script.parent
-    beside = checkout / "build" / "bin"
-    beside.mkdir(parents=True)
-    assert find_converter(beside, "f16") == converter
+    tools = checkout / "build" / "bin"
+    tools.mkdir(parents=True)
+    assert find_converter(tools, "f16") == converter
     assert find_converter(tmp_path / "elsewhere") is None
     assert find_converter() is None
     monkeypatch.delenv("COOK_CONVERTER_PYTHON")
     own = checkout / ".venv" / "bin" / "python"
     own.parent.mkdir(parents=True)
     own.symlink_to(sys.executable)
-    found = find_converter(beside)
+    found = find_converter(tools)
     assert found.python == own
     monkeypatch.setenv("COOK_CONVERTER", str(tmp_path / "nowhere.py"))
     with pytest.raises(InputError, match=r"nowhere.py: no such file"):
-        find_converter(beside)
+        find_converter(tools)
 
 
 def test_headers_of_safetensors(tmp_path: Path) -> None:
     path = safetensors(tmp_path / "a.safetensors", 21)
     assert parameters(path) == 21
     whole = path.read_bytes()
-    for broken in (
-        b"",
-        whole[:7],
-        whole[:20],
-        whole[:-1],
-        struct.pack("<Q", 1 << 40) + whole[8:],
-        struct.pack("<Q", 4) + b"[[]]",
-        struct.pack("<Q", 2) + b'"a',
-    ):
+    cut = (b"", whole[:7], whole[:20], whole[:-1])
+    none = (struct.pack("<Q", 4) + b"[[]]", struct.pack("<Q", 2) + b'"a')
+    for broken in (*cut, *none, struct.pack("<Q", 1 << 40) + whole[8:]):
         path.write_bytes(broken)
         with pytest.raises(InputError, match=r"a\.safetensors"):
             parameters(path)
-
-
-def _empty_gguf(path: Path) -> None:
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(path, "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -50,7 +50,7 @@ LENGTHS = st.lists(
 
 
 @given(LENGTHS, st.sampled_from([128, 512, 2048]))
-def test_whatever_is_decoded_lies_between_what_is_timed(
+def test_what_is_decoded_is_between_what_is_timed(
     texts: list[tuple[int, int]], ubatch: int
 ) -> None:
     prompts, ends = [p for p, _ in texts], [p + n for p, n in texts]
@@ -101,30 +101,34 @@ class Stirring:
         return DecodeTimes(nanoseconds, np.full(repeats, 1000))
 
 
+def times(decode_ms: float, tokens: int = 100) -> tuple[Any, _Times]:
+    """A worker, and what times it on a text of so many tokens."""
+    worker: Any = Stirring(decode_ms)
+    return worker, _Times(worker, [list(range(tokens))], True, 512)
+
+
 def test_short_batches_are_timed_in_the_midst_of_many() -> None:
-    worker: Any = Stirring(0.5)
-    times = _Times(worker, [list(range(100))], True, 512)
-    assert times.row(20, (1,)) == pytest.approx((0.0005,), rel=0.001)
-    assert times.sample_s() == pytest.approx(1e-6)
+    _, timing = times(0.5)
+    assert timing.row(20, (1,)) == pytest.approx((0.0005,), rel=0.001)
+    assert timing.sample_s() == pytest.approx(1e-6)
 
 
 def test_long_batches_are_repeated_no_more_than_it_takes() -> None:
-    worker: Any = Stirring(200.0)
-    _Times(worker, [list(range(100))], True, 512).row(20, (1, 2))
-    assert worker.asked == [1] * 6
-    worker = Stirring(20.0)
-    _Times(worker, [list(range(100))], True, 512).row(20, (1, 2))
-    assert worker.asked == [1, 3] * 6
+    for decode_ms, asked in ((200.0, [1] * 6), (20.0, [1, 3] * 6)):
+        worker, timing = times(decode_ms)
+        timing.row(20, (1, 2))
+        assert worker.asked == asked
 
 
-def test_windows_are_timed_as_often_as_takes_no_longer_than_reading_to_them() -> None:
-    worker: Any = Stirring(200.0)
-    for reading_s, rounds in ((0.0, 1), (2.8, 1), (2.9, 2), (4.4, 3), (1000.0, 4)):
-        worker.asked.clear()
-        times = _Times(worker, [list(range(3_000))], True, 512)
-        times.read_s[1024] = reading_s
-        times.row(1024, (1, 2))
-        assert worker.asked == [1] * 6 * rounds, f"1.44 s a round, {reading_s} s of reading"
+@pytest.mark.parametrize(
+    ("reading_s", "rounds"), [(0.0, 1), (2.8, 1), (2.9, 2), (4.4, 3), (1000.0, 4)]
+)
+def test_windows_are_timed_as_long_as_reading_to_them_took(reading_s: float, rounds: int) -> None:
+    """1.44 s a round."""
+    worker, timing = times(200.0, 3_000)
+    timing.read_s[1024] = reading_s
+    timing.row(1024, (1, 2))
+    assert worker.asked == [1] * 6 * rounds
 
 
 WITHOUT = ModelArgs(flash_attention=False)
@@ -138,7 +142,7 @@ def curve(widths: tuple[int, ...], rows: tuple[int, ...]) -> CurveStep:
 
 
 @given(st.sets(st.integers(0, 32), min_size=1))
-def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
+def test_each_width_is_timed_with_the_rows_of_the_least_server_needing_it(
     lengths: set[int],
 ) -> None:
     rows = rows_for(MAINLINE, WITHOUT, lengths)
@@ -146,18 +150,19 @@ def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
     contexts = curve(widths_for(lengths), rows)._contexts(Path("target.gguf"), 4096)
     assert [w for _, widths in contexts for w in widths] == list(widths_for(lengths))
     for load, widths in contexts:
-        numbers = {p.name: p.value for p in load.parameters}
-        held = numbers["context.n_outputs_max"]
-        for width in widths:
-            assert held == min(n for n in rows if n >= width)
+        held = {p.name: p.value for p in load.parameters}["context.n_outputs_max"]
+        assert {min(n for n in rows if n >= width) for width in widths} == {held}
     assert len({load.weights for load, _ in contexts}) == 1, "read once"
 
 
 def test_rows_matter_where_threads_of_mainline_run_without_flash_attention() -> None:
-    assert rows_for(MAINLINE, ModelArgs(), [2, 8]) == ()
-    assert rows_for(MAINLINE, ModelArgs(flash_attention=True), [2, 8]) == ()
-    assert rows_for(IK, WITHOUT, [2, 8]) == ()
-    assert rows_for(MAINLINE, replace(WITHOUT, threads=1), [2, 8]) == ()
+    for engine, args in (
+        (MAINLINE, ModelArgs()),
+        (MAINLINE, ModelArgs(flash_attention=True)),
+        (MAINLINE, replace(WITHOUT, threads=1)),
+        (IK, WITHOUT),
+    ):
+        assert rows_for(engine, args, [2, 8]) == ()
     for some in (replace(WITHOUT, threads=1, threads_batch=2), replace(WITHOUT, threads=2)):
         assert rows_for(MAINLINE, some, [2, 8]) == (3, 9)
     alone = curve((1, 3, 9), ())
@@ -168,18 +173,17 @@ def test_rows_matter_where_threads_of_mainline_run_without_flash_attention() -> 
 
 
 def test_a_depth_is_read_once_for_all_contexts() -> None:
-    worker: Any = Stirring(200.0)
-    times = _Times(worker, [list(range(3_000))], True, 512)
+    worker, timing = times(200.0, 3_000)
     some = curve((1, 2, 3, 5), (1, 3, 5))
     contexts = some._contexts(Path("target.gguf"), 4096)
-    times.read_s[1024] = 9.0
-    assert some._row(1024, times, contexts) == pytest.approx((0.24,) * 4)
+    timing.read_s[1024] = 9.0
+    assert some._row(1024, timing, contexts) == pytest.approx((0.24,) * 4)
     assert worker.contexts == [(3, True), (5, True), (1, True)]
     assert worker.read_tokens == []
     assert worker.asked == [1] * (3 * 4 + 2 * 6 + 3 * 4), "0.72, 1.44 and 0.72 s a round, 3 s each"
     worker.contexts.clear()
     alone = curve((1, 2), ())
-    alone._row(1024, times, alone._contexts(Path("target.gguf"), 4096))
+    alone._row(1024, timing, alone._contexts(Path("target.gguf"), 4096))
     assert worker.contexts == []
 
 
@@ -237,33 +241,25 @@ def test_what_hidden_states_add_is_a_share_that_is_timed_in_turns() -> None:
 
 
 def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
-    worker: Any = Stirring(2.0)
-    times = _Times(worker, [list(range(3_000))], True, 512)
+    worker, timing = times(2.0, 3_000)
     for stop in (1, 300, 1024, 3_000):
-        times.read(stop)
+        timing.read(stop)
     assert worker.read_tokens == [(0, 1), (1, 300), (0, 1024), (1024, 3_000)]
-    assert [times.prompt(size) for size in (1024, 3_000)] == pytest.approx([2.048, 6.0])
+    assert [timing.prompt(size) for size in (1024, 3_000)] == pytest.approx([2.048, 6.0])
     assert worker.asked == []
-    assert times.prompt(300) == pytest.approx(0.6), "slow: read once, by itself"
+    assert timing.prompt(300) == pytest.approx(0.6), "slow: read once, apart from the long text"
     assert worker.read_tokens[-1] == (0, 300)
-    assert times.prompt(20) == pytest.approx(0.002, rel=0.2)
+    assert timing.prompt(20) == pytest.approx(0.002, rel=0.2)
     assert worker.asked == [3] * 3
-
-
-def test_a_prompt_that_takes_long_is_timed_once() -> None:
-    worker: Any = Stirring(700.0)
-    _Times(worker, [list(range(600))], True, 512).prompt(512)
-    assert worker.asked == []
-    assert worker.read_tokens == [(0, 512)]
+    worker, timing = times(700.0, 600)
+    timing.prompt(512)
+    assert (worker.asked, worker.read_tokens) == ([], [(0, 512)])
 
 
 def test_the_usual_numbers_and_those_asked_for() -> None:
     assert sequences_for([1, 2, 4]) == (1, 2, 3, 4)
     assert sequences_for([5]) == (1, 2, 3, 4, 5)
     assert sequences_for([20]) == (1, 2, 3, 4, 6, 8, 12, 16, 20)
-
-
-def test_batches_are_priced_by_the_slots_that_they_hold() -> None:
     rows = (((1.0, 2.0),), ((3.0, 4.0),))
     found = SlotCurveOutcome((1, 2), (10,), (1, 5), rows, None).batches
     assert found[1].at(5, 10) == pytest.approx(2.0)
@@ -277,13 +273,7 @@ class Noting:
         self.asked: list[tuple[list[list[int]], list[list[int]], int, bool]] = []
 
     def time_slots(
-        self,
-        before: Sequence[list[int]],
-        following: Sequence[list[int]],
-        *,
-        sequences: int,
-        repeats: int,
-        all_outputs: bool,
+        self, before: Any, following: Any, *, sequences: int, repeats: int, all_outputs: bool
     ) -> tuple[int, ...]:
         self.asked.append((list(before), list(following), sequences, all_outputs))
         return (sequences * len(following[0]) * 1_000_000,) * repeats
@@ -294,8 +284,8 @@ def test_slots_hold_stretches_of_their_own() -> None:
     rows = _slot_rows(worker, range(1000), 50, (1, 4), (1, 5), True)
     assert rows == {1: (0.001, 0.005), 4: (0.004, 0.02)}
     before, following, _, every = worker.asked[-1]
-    assert len({tuple(text) for text in before}) == 4
-    assert len({tuple(text) for text in following}) == 4
+    for texts in (before, following):
+        assert len({tuple(text) for text in texts}) == 4
     assert {len(text) for text in before} == {50}
     assert every
     assert all(asked[0] == before for asked in worker.asked), "read once for all batches"
@@ -304,13 +294,7 @@ def test_slots_hold_stretches_of_their_own() -> None:
 def test_a_draft_gives_logits_for_the_token_of_every_slot() -> None:
     worker: Any = Noting()
     _slot_rows(worker, range(100), 10, (2,), (1, 5), False)
-    assert {(len(following[0]), every) for _, following, _, every in worker.asked} == {
-        (1, True),
-        (5, False),
-    }
-
-
-def test_too_short_a_text_is_told() -> None:
-    worker: Any = Noting()
+    every = {(len(following[0]), every) for _, following, _, every in worker.asked}
+    assert every == {(1, True), (5, False)}
     with pytest.raises(StepError, match="the trace has 3 tokens"):
         _slot_rows(worker, range(3), 1, (2,), (5,), True)

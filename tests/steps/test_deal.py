@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from cook.provenance import machine
 from cook.steps import deal
 from cook.steps.deal import DealOutcome, DealStep
 from cook.steps.live import WARM_UP, LiveStep
-from tests.workbench import live_step, workbench
+from tests.workbench import live_step
 
 PROMPTS = load_prompts("demo").prompts[:6]
 NAMES = ("no draft", "n_max=2", "n_max=4", "n_max=8")
@@ -37,6 +38,8 @@ class Farm:
     ``most`` at once that do.
     """
 
+    step: DealStep
+    bench: Workbench
     asked: list[tuple[str, str]] = field(default_factory=list)
     waited: list[tuple[str, ...]] = field(default_factory=list)
     """Before each of ``asked``, the servers that had to be at rest."""
@@ -49,11 +52,14 @@ class Farm:
     alive: list[Fake] = field(default_factory=list)
     starts: list[str] = field(default_factory=list)
 
+    def deal(self, **changes: Any) -> DealOutcome:
+        return replace(self.step, **changes).run(self.bench)
+
     def of(self, server: str) -> list[str]:
         return [prompt for name, prompt in self.asked if name == server]
 
 
-FARM = Farm()
+FARM: Farm
 
 
 class Fake:
@@ -75,6 +81,8 @@ class Fake:
 
     def __exit__(self, *_: object) -> None:
         FARM.alive.remove(self)
+        if self.cpu_s is None:
+            raise StepError(f"{self.name} ended without a word, after its first failure")
 
     def complete(self, text: str, n_predict: int, **_: Any) -> Completion:
         if text == WARM_UP:
@@ -116,8 +124,19 @@ class Watched:
 
 
 @pytest.fixture
-def farm(monkeypatch: pytest.MonkeyPatch) -> Farm:
-    FARM.__init__()  # type: ignore[misc]
+def step(standin_engine: Callable[..., Any]) -> DealStep:
+    """No draft and three lengths, on six prompts."""
+    engine = standin_engine()
+    drafted = (
+        live_step(engine, DraftSettings(n), name=f"n_max={n}", prompts=PROMPTS) for n in (2, 4, 8)
+    )
+    return DealStep((live_step(engine, prompts=PROMPTS), *drafted), 0, True)
+
+
+@pytest.fixture
+def farm(step: DealStep, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Farm:
+    global FARM
+    FARM = Farm(step, bench)
     monkeypatch.setattr(deal, "Server", Fake)
     monkeypatch.setattr(deal, "Watch", Watched)
     monkeypatch.setattr(deal, "TICK_S", 0.0)
@@ -125,22 +144,6 @@ def farm(monkeypatch: pytest.MonkeyPatch) -> Farm:
         deal, "_wait_for_rest", lambda others: FARM.waited.append(tuple(o.name for o in others))
     )
     return FARM
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Workbench:
-    return workbench(tmp_path)
-
-
-@pytest.fixture
-def step(standin_engine: Callable[..., Any]) -> DealStep:
-    """No draft and three lengths, on six prompts."""
-    engine = standin_engine()
-    bare = live_step(engine, prompts=PROMPTS)
-    drafted = [
-        live_step(engine, DraftSettings(n), name=f"n_max={n}", prompts=PROMPTS) for n in (2, 4, 8)
-    ]
-    return DealStep((bare, *drafted), 0, True)
 
 
 def rounds(asked: list[tuple[str, str]], size: int) -> list[tuple[tuple[str, ...], str]]:
@@ -157,10 +160,8 @@ def outcome_of(outcome: DealOutcome, name: str) -> Any:
     return outcome.dealt[NAMES.index(name)]
 
 
-def test_a_prompt_goes_to_all_servers_before_the_next(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
-    outcome = step.run(bench)
+def test_a_prompt_goes_to_all_servers_before_the_next(farm: Farm) -> None:
+    outcome = farm.deal()
     assert outcome.together
     found = rounds(farm.asked, 4)
     assert [prompt for _, prompt in found] == [p.id for p in PROMPTS]
@@ -169,96 +170,75 @@ def test_a_prompt_goes_to_all_servers_before_the_next(
         assert sorted((name, *others)) == sorted(NAMES), "all others are at rest"
     assert sorted(farm.starts) == sorted(NAMES), "one start each"
     assert farm.alive == []
-    for one in outcome.dealt:
-        assert [run.id for run in one.outcome.runs] == [p.id for p in PROMPTS]
-        assert {run.block for run in one.outcome.runs} == {0}
-    told = [r.order for one in outcome.dealt if one.outcome for r in one.outcome.runs]
-    assert sorted(told) == list(range(1, 25))
+    runs = [one.outcome.runs for one in outcome.dealt]
+    assert [[run.id for run in some] for some in runs] == [[p.id for p in PROMPTS]] * 4
+    assert {run.block for some in runs for run in some} == {0}
+    assert sorted(run.order for some in runs for run in some) == list(range(1, 25))
 
 
-def test_the_order_is_shuffled_by_prompt_and_block_and_the_same_again(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
+def test_the_order_is_shuffled_by_prompt_and_block_and_the_same_again(farm: Farm) -> None:
     orders = []
     for block in (0, 0, 1):
         farm.asked.clear()
-        replace(step, block=block).run(bench)
+        farm.deal(block=block)
         orders.append([order for order, _ in rounds(farm.asked, 4)])
     assert len(set(orders[0])) > 3
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
 
 
-def test_a_server_that_dies_takes_its_candidate_out_and_the_rest_goes_on(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
+def test_a_server_that_dies_takes_its_candidate_out_and_the_rest_goes_on(farm: Farm) -> None:
     farm.dies["n_max=4"] = 2
-    outcome = step.run(bench)
+    outcome = farm.deal()
     assert outcome_of(outcome, "n_max=4").outcome is None
     assert outcome_of(outcome, "n_max=4").failure == "n_max=4 died during a request"
     assert outcome.together
     for name in ("no draft", "n_max=2", "n_max=8"):
         assert farm.of(name) == [p.id for p in PROMPTS]
-        assert len(outcome_of(outcome, name).outcome.runs) == 6
+        ran = outcome_of(outcome, name).outcome.runs
+        assert [run.others_cores for run in ran] == [0.0] * 6, "others are still watched"
     assert farm.of("n_max=4") == [p.id for p in PROMPTS[:2]]
 
 
-def test_others_are_still_watched_after_a_server_died(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
-    farm.dies["n_max=4"] = 0
-    ran = outcome_of(step.run(bench), "no draft").outcome.runs
-    assert [run.others_cores for run in ran] == [0.0] * 6
-
-
-def test_no_draft_that_dies_fails_the_step(step: DealStep, bench: Workbench, farm: Farm) -> None:
+def test_no_draft_that_dies_fails_the_step(farm: Farm) -> None:
     farm.dies["no draft"] = 3
     with pytest.raises(StepError, match="no draft: no draft died during a request"):
-        step.run(bench)
+        farm.deal()
     assert farm.alive == []
 
 
-def test_servers_that_do_not_fit_take_turns(step: DealStep, bench: Workbench, farm: Farm) -> None:
+def test_servers_that_do_not_fit_take_turns(farm: Farm) -> None:
     """Two load and the third does not: each is then alive alone, with all prompts."""
     farm.most = 2
-    outcome = step.run(bench)
+    outcome = farm.deal()
     assert not outcome.together
     assert farm.starts == ["no draft", "n_max=2", *NAMES]
     assert farm.asked == [(name, p.id) for name in NAMES for p in PROMPTS]
     assert farm.waited == [()] * len(farm.asked), "no other server is alive"
-    farm.most, farm.starts = 1, []
-    replace(step, block=1).run(bench)
-    assert farm.starts == ["no draft", *NAMES[::-1]], "every other block goes backwards"
-
-
-def test_a_server_that_never_loads_is_out_in_turns(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
-    farm.unable.add("n_max=8")
-    outcome = step.run(bench)
+    farm.starts, farm.asked = [], []
+    outcome = farm.deal(block=1, together=False)
     assert not outcome.together
-    assert outcome_of(outcome, "n_max=8").failure == "n_max=8: out of memory"
+    assert farm.starts == [*NAMES[::-1]], "every other block goes backwards; so it was asked for"
+    assert farm.asked == [(name, p.id) for name in NAMES[::-1] for p in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("unable", "silent", "failure"),
+    [({"n_max=8"}, set(), "n_max=8: out of memory$"), (set(), {"n_max=8"}, "drafted nothing")],
+)
+def test_a_server_that_never_loads_or_drafts_nothing_is_out(
+    unable: set[str], silent: set[str], failure: str, farm: Farm
+) -> None:
+    farm.unable, farm.silent = unable, silent
+    outcome = farm.deal()
+    assert outcome.together is not bool(unable), "the others take turns then"
     assert [one.outcome is None for one in outcome.dealt] == [False, False, False, True]
+    assert re.search(failure, outcome.dealt[3].failure or "")
 
 
-def test_turns_are_taken_where_asked(step: DealStep, bench: Workbench, farm: Farm) -> None:
-    outcome = replace(step, together=False).run(bench)
-    assert not outcome.together
-    assert farm.asked == [(name, p.id) for name in NAMES for p in PROMPTS]
-
-
-def test_a_server_that_drafts_nothing_is_out(step: DealStep, bench: Workbench, farm: Farm) -> None:
-    farm.silent.add("n_max=4")
-    outcome = step.run(bench)
-    assert [one.outcome is None for one in outcome.dealt] == [False, False, True, False]
-    assert "drafted nothing" in str(outcome.dealt[2].failure)
-
-
-def test_a_disturbed_prompt_is_dealt_again_and_the_less_disturbed_time_counts(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
+def test_a_disturbed_prompt_is_dealt_again_and_the_less_disturbed_time_counts(farm: Farm) -> None:
     farm.busy = {4: 0.5, 9: 0.9, 24: 0.1, 28: 1.8}  # prompts 2 and 3, better and worse again
-    outcome = step.run(bench)
+    outcome = farm.deal()
     assert [prompt for _, prompt in rounds(farm.asked, 4)] == [
         *(p.id for p in PROMPTS),
         PROMPTS[1].id,
@@ -271,112 +251,90 @@ def test_a_disturbed_prompt_is_dealt_again_and_the_less_disturbed_time_counts(
     assert outcome.warnings == ("other programs were at work during 1 of its requests",)
 
 
+@pytest.mark.parametrize(("cores", "more", "disturbed"), [(0.6, 3, 24), (0.1, 0, 0)])
 def test_on_a_machine_that_is_never_idle_half_the_prompts_are_dealt_again(
-    step: DealStep, bench: Workbench, farm: Farm
+    cores: float, more: int, disturbed: int, farm: Farm
 ) -> None:
-    farm.busy = dict.fromkeys(range(1000), 0.6)
-    outcome = step.run(bench)
-    assert len(farm.asked) == 4 * (6 + 3)
-    assert outcome.warnings == ("other programs were at work during 24 of its requests",)
+    farm.busy = dict.fromkeys(range(1000), cores)
+    outcome = farm.deal()
+    assert len(farm.asked) == 4 * (6 + more)
+    assert outcome.others_cores == pytest.approx(cores)
+    warning = f"other programs were at work during {disturbed} of its requests"
+    assert outcome.warnings == ((warning,) if disturbed else ())
 
 
-def test_a_quiet_block_warns_of_nothing(step: DealStep, bench: Workbench, farm: Farm) -> None:
-    farm.busy = dict.fromkeys(range(1000), 0.1)
-    outcome = step.run(bench)
-    assert outcome.warnings == ()
-    assert outcome.others_cores == pytest.approx(0.1)
-    assert len(farm.asked) == 4 * 6
-
-
-def test_a_server_that_remembers_text_is_dealt_no_prompt_twice(
-    step: DealStep, bench: Workbench, farm: Farm
-) -> None:
-    *others, last = step.servers
+def test_a_server_that_remembers_text_is_dealt_no_prompt_twice(farm: Farm) -> None:
+    *others, last = farm.step.servers
     learns = replace(last, ngram=NgramSettings(NgramType.MOD))
     farm.busy = dict.fromkeys(range(1000), 0.6)
-    outcome = replace(step, servers=(*others, learns)).run(bench)
+    outcome = farm.deal(servers=(*others, learns))
     assert len(farm.asked) == 4 * 6
     learned = outcome.dealt[-1].outcome
     assert learned.warm_up is not None, "what it had seen before the first prompt"
     assert outcome.dealt[0].outcome.warm_up is None
 
 
-def test_a_server_with_a_head_knows_everything_that_it_was_asked(
-    step: DealStep, bench: Workbench, farm: Farm, monkeypatch: pytest.MonkeyPatch
+def test_a_server_with_a_head_knows_what_it_was_asked(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draft of its next request begins on what it had read last."""
-    *others, last = step.servers
+    *others, last = farm.step.servers
     monkeypatch.setattr(LiveStep, "require_drafting", lambda *_: None)
     farm.busy = dict.fromkeys(range(4, 8), 0.6)  # the second prompt, which is dealt again
-    outcome = replace(step, servers=(*others, replace(last, head=HeadKind.MTP))).run(bench)
+    outcome = farm.deal(servers=(*others, replace(last, head=HeadKind.MTP)))
     bare, found = outcome.dealt[0].outcome, outcome.dealt[-1].outcome
-    assert found is not None
     assert found.warm_up is not None
     assert [id for _, id in found.asked] == farm.of("n_max=8")
     assert [id for _, id in found.asked] == [*(p.id for p in PROMPTS), PROMPTS[1].id]
-    kept = {(run.order, run.id) for run in found.runs}
-    assert kept < set(found.asked)
+    assert {(run.order, run.id) for run in found.runs} < set(found.asked)
     assert next(run.order for run in found.runs if run.id == PROMPTS[1].id) == found.asked[-1][0]
-    assert bare is not None
     assert bare.asked == (), "what remembers nothing says nothing of it"
 
 
-def test_all_are_parted_where_one_needs_it(
-    step: DealStep, bench: Workbench, farm: Farm, standin_engine: Callable[..., Any]
-) -> None:
+def test_all_are_parted_where_one_needs_it(farm: Farm, standin_engine: Callable[..., Any]) -> None:
     ik = standin_engine(flavour="ik_llama.cpp", name="ik")
-    servers = tuple(replace(one, engine=ik) for one in step.servers[:2])
-    replace(step, servers=servers).run(bench)
+    servers = tuple(replace(one, engine=ik) for one in farm.step.servers[:2])
+    farm.deal(servers=servers)
     for name in NAMES[:2]:
         lengths = [tokens for server, tokens in farm.partings if server == name]
         assert len(lengths) == 1 + 5, "one to warm up, then one between two prompts"
         assert len(set(lengths[1:])) == 1
     farm.partings.clear()
-    step.run(bench)
-    assert len(farm.partings) == 4, "mainline forgets by itself"
+    farm.deal()
+    assert len(farm.partings) == 4, "mainline forgets without that"
 
 
-@dataclass
 class Spinning:
-    """Uses ``used_s`` of the processor from one look to the next."""
+    """Uses ``used_s`` of the processor from one look to the next, the last of them on and on."""
 
-    used_s: list[float | None]
-    looks: int = 0
-    so_far: float = 0.0
+    def __init__(self, *used_s: float | None) -> None:
+        self.used_s, self.looks = used_s, 0
 
     @property
     def cpu_s(self) -> float | None:
-        used = self.used_s[min(self.looks, len(self.used_s) - 1)]
         self.looks += 1
-        if used is None:
-            return None
-        self.so_far += used
-        return self.so_far
+        last = len(self.used_s) - 1
+        used = [self.used_s[min(look, last)] for look in range(self.looks)]
+        return None if None in used else sum(one or 0.0 for one in used)
 
 
 @pytest.mark.parametrize(
     ("used_s", "looks"),
-    [
-        ([0.0], 2),
-        ([0.0, 0.09, 0.0, 0.09, 0.0, 0.0], 6),  # two looks a wait
-        ([None], 2),
-    ],
+    [((0.0,), 2), ((0.0, 0.09, 0.0, 0.09, 0.0, 0.0), 6), ((None,), 2)],  # two looks a wait
 )
 def test_a_request_waits_until_the_other_servers_are_at_rest(
-    used_s: list[float | None], looks: int, monkeypatch: pytest.MonkeyPatch
+    used_s: tuple[float | None, ...], looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deal, "REST_S", 0.01)
-    server: Any = Spinning(used_s)
+    server: Any = Spinning(*used_s)
     deal._wait_for_rest([server])
     assert server.looks == looks
 
 
-def test_a_server_that_never_rests_holds_nobody_up_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_never_rests_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "MOST_REST_S", 0.05)
-    server: Any = Spinning([0.01])
+    server: Any = Spinning(0.01)
     began = time.monotonic()
     deal._wait_for_rest([server])
     assert time.monotonic() - began >= 0.05

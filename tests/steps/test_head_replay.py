@@ -18,8 +18,7 @@ from cook.graph.step import source
 from cook.job import lay_score
 from cook.job.prepare import prepare
 from cook.prompts.prompt_set import Prompt, load_prompts
-from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, broken_head, guessed_without
-from cook.steps.target_rows import RowsStep
+from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, RowsStep, broken_head, guessed_without
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 from tests.demo_heads import head_arrays, write_changed, write_demo_heads
 from tests.engines.tiny_heads import write_tiny_heads
@@ -33,16 +32,13 @@ def replays(engine: Any, folder: Path, *heads: str, tokens: int = 40) -> list[He
     prompts = tuple(Prompt(f"p{i}", "text", f"Say {i * i}, then {i}:", "pick") for i in range(6))
     trace = TraceStep(engine, target, ONE, 512, prompts, tokens, Sampling(), chat=False)
     rows = RowsStep(engine, target, ONE, trace)
+    placed = trace, rows, engine.as_draft(ONE, ONE, 512), 4, 0.3
     files = {head: source([folder / f"{head}.gguf"]) for head in heads}
-    args = engine.as_draft(ONE, ONE, 512)
-    return [
-        HeadReplayStep(engine, head, file, trace, rows, args, 4, 0.3)
-        for head, file in files.items()
-    ]
+    return [HeadReplayStep(engine, head, file, *placed) for head, file in files.items()]
 
 
 @pytest.mark.engine
-def test_streamed_rows_give_what_stored_ones_do(
+def test_streamed_rows_are_stored_ones(
     bundled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, and none of them is on the disk; what is stored goes with the rest."""
@@ -86,7 +82,6 @@ def test_a_head_streams_where_rows_would_be_too_many(
     for most, streams in ((1 << 30, False), (1 << 20, True)):
         monkeypatch.setattr(lay_score, "MOST_BYTES", most)
         (layout,) = prepare(path, engines=["bundled"]).layouts
-        assert layout.forecast is not None
         (head,) = layout.forecast.heads
         assert head.replay.streams is streams
         assert any(isinstance(node, RowsStep) for node in head.replay.inputs().values()) != streams
@@ -101,15 +96,11 @@ def test_broken_heads_are_named(bundled: Any, tmp_path: Path) -> None:
     steps = replays(bundled, folder, *heads, tokens=60)
     with executor(tmp_path) as running:
         outcomes = running.run(steps)
-    found = {}
-    for head, step in zip(heads, steps, strict=True):
-        outcome = outcomes.result(step)
-        assert outcome is not None
-        found[head] = outcome.right / outcome.drafts, broken_head(outcome.right, outcome.drafts)
-    assert found["head"][0] > 0.3
-    assert found["head"][1] is None
-    assert found["zeroed"][1] is not None
-    assert found["foreign"][0] < found["head"][0] / 4
+    head, zeroed, foreign = (outcomes.result(step) for step in steps)
+    assert head.right / head.drafts > 0.3
+    assert broken_head(head.right, head.drafts) is None
+    assert broken_head(zeroed.right, zeroed.drafts) is not None
+    assert foreign.right / foreign.drafts < head.right / head.drafts / 4
 
 
 def test_few_drafts_show_nothing() -> None:
@@ -128,9 +119,7 @@ def test_a_guess_without_a_head_is_what_followed_most_often_before() -> None:
 
 
 @pytest.mark.engine
-def test_damage_to_a_trained_head_is_named_where_a_guess_is_as_good(
-    bundled: Any, tmp_path: Path
-) -> None:
+def test_damage_to_a_head_is_named_where_a_guess_is_as_good(bundled: Any, tmp_path: Path) -> None:
     """Zeros, the halves of eh_proj in the other order, and no hidden state are. What leaves it
     better than a guess is not broken by any count: its norms are nearly alike, so that it matters
     not which is which, and without its block eh_proj alone still drafts."""
@@ -154,12 +143,9 @@ def test_damage_to_a_trained_head_is_named_where_a_guess_is_as_good(
     prompts = tuple(p for p in load_prompts("demo").prompts if len(p.text) < 900)[:24]
     trace = TraceStep(bundled, target, ONE, 1024, prompts, 64, Sampling(), chat=False)
     rows, args = RowsStep(bundled, target, ONE, trace), bundled.as_draft(ONE, ONE, 1024)
-    steps = {
-        name: HeadReplayStep(
-            bundled, name, source([folder / f"{name}.gguf"]), trace, rows, args, depth=1
-        )
-        for name in ("head-q8_0", *damages)
-    }
+    names = ("head-q8_0", *damages)
+    files = {name: source([folder / f"{name}.gguf"]) for name in names}
+    steps = {n: HeadReplayStep(bundled, n, f, trace, rows, args, depth=1) for n, f in files.items()}
     with executor(tmp_path / "home") as running:
         outcomes = running.run(steps.values())
     assert not outcomes.failures

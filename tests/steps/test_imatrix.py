@@ -25,15 +25,9 @@ from cook.job.locate import SourceReader
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.recipe.load import parse_recipe
-from cook.steps.imatrix import (
-    CORPUS_FILE,
-    ImatrixStep,
-    Otherwise,
-    TraceCorpusStep,
-    corpus_args,
-)
+from cook.steps.imatrix import CORPUS_FILE, ImatrixStep, Otherwise, TraceCorpusStep, corpus_args
 from cook.steps.trace import TraceStep
-from tests.workbench import run, trace_step, workbench
+from tests.workbench import run, trace_step
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 ENOUGH = 8
@@ -65,33 +59,31 @@ def step(otherwise: Otherwise, minimum: float = 1.0) -> ImatrixStep:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+def bench(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     monkeypatch.setattr(tool_runs, "imatrix", imatrix)
-    return workbench(tmp_path)
+    return bench
 
 
 def test_it_is_extended_until_every_expert_was_seen(bench: Workbench) -> None:
     found = step("extend").run(bench)
     assert found.chunks == ENOUGH
     assert found.experts_covered == found.experts_total > 0
-    assert [w.rpartition("; ")[2] for w in found.warnings] == [
-        "extended to 4 chunks",
-        "extended to 8 chunks",
-    ]
+    extended = [w.rpartition("; ")[2] for w in found.warnings]
+    assert extended == ["extended to 4 chunks", "extended to 8 chunks"]
 
 
-def test_it_is_told(bench: Workbench) -> None:
+def test_experts_without_data_are_a_warning_or_an_error_as_asked(bench: Workbench) -> None:
     found = step("warn").run(bench)
     assert found.chunks == 2
-    assert found.expert_coverage is not None
-    assert found.expert_coverage < 1
-    (told,) = found.warnings
-    assert f"{found.experts_covered} of {found.experts_total} experts have data" in told
-
-
-def test_it_is_refused(bench: Workbench) -> None:
+    assert 0 < (found.expert_coverage or 0) < 1
+    (warning,) = found.warnings
+    assert f"{found.experts_covered} of {found.experts_total} experts have data" in warning
     with pytest.raises(StepError, match="experts have data"):
         step("fail").run(bench)
+
+
+def test_what_was_asked_for_is_enough(bench: Workbench) -> None:
+    assert step("fail", minimum=0.0).run(bench).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -99,10 +91,7 @@ def test_it_is_refused(bench: Workbench) -> None:
     [(Flavour.LLAMA_CPP, ("gate", "down")), (Flavour.IK_LLAMA_CPP, ("down",))],
 )
 def test_what_the_engine_left_out_is_named(
-    flavour: Flavour,
-    parts: tuple[str, ...],
-    bench: Workbench,
-    monkeypatch: pytest.MonkeyPatch,
+    flavour: Flavour, parts: tuple[str, ...], bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ik takes the statistics of `up` for `gate`, which reads the same activations."""
 
@@ -121,18 +110,13 @@ def test_what_the_engine_left_out_is_named(
     assert "no data at all" in found.warnings[0]
 
 
-def test_what_was_asked_for_is_enough(bench: Workbench) -> None:
-    assert step("fail", minimum=0.0).run(bench).warnings == ()
-
-
 @pytest.mark.engine
 def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) -> None:
     model = source([demo_dir() / "draft-f16.gguf"])
     trace = trace_step(bundled, max_tokens=60)
     corpus = TraceCorpusStep(bundled, model, trace)
-    imatrix = ImatrixStep(
-        bundled, model, corpus, 32, None, False, 0.0, "warn", corpus_args(bundled)
-    )
+    args = corpus_args(bundled)
+    imatrix = ImatrixStep(bundled, model, corpus, 32, None, False, 0.0, "warn", args)
     outcomes = run(tmp_path, imatrix, threads=1)
     assert not outcomes.failures
     text = outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
@@ -161,23 +145,20 @@ score:
 
 
 @pytest.mark.parametrize("prompts", ["demo", "default"])
-def test_scored_prompts_are_never_calibrated_on(
-    standin_engine: Any, tmp_path: Path, prompts: str
-) -> None:
+def test_scored_prompts_do_not_calibrate(standin_engine: Any, tmp_path: Path, prompts: str) -> None:
     engine = standin_engine()
-    loaded = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml")
-    recipe = loaded.recipe
+    recipe = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml").recipe
     assert recipe.score is not None
     reader = SourceReader(plan_only=True)
-    target = reader.model(demo_dir() / "target-q8_0.gguf")
-    model = reader.model(demo_dir() / "draft-f16.gguf").source
-    corpus = target_corpus(engine, model, target, recipe.score)
+    target, model = (
+        reader.model(demo_dir() / name) for name in ("target-q8_0.gguf", "draft-f16.gguf")
+    )
+    corpus = target_corpus(engine, model.source, target, recipe.score)
     assert isinstance(corpus.trace, TraceStep)
     assert corpus.trace.sampling.temperature == 0.7
     calibrated = {p.text for p in corpus.trace.prompts}
     scored = {p.text for p in left_to_score(recipe, load_prompts(prompts)).prompts}
-    assert calibrated
-    assert scored
+    assert min(len(calibrated), len(scored)) > 0
     assert not calibrated & scored
     plain = recipe.model_copy(update={"imatrix": None})
     assert left_to_score(plain, load_prompts(prompts)) == load_prompts(prompts)

@@ -1,4 +1,4 @@
-"""A server that is asked: what a tool leaves out is told, and so is others' use of processors."""
+"""A server that is asked: what a tool leaves out shows, and so does others' use of processors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ from cook.steps import live
 from cook.steps.deal import DealStep
 from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch
 from tests.conftest import STANDINS
-from tests.workbench import live_step, workbench
+from tests.workbench import live_step
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
-
-
 HEADS: dict[str, Any] = json.loads((STANDINS / "heads.json").read_text())
 """What real servers of both engines wrote and answered where a head did not draft, the last lines:
 llama.cpp 0c1e570, ik_llama.cpp 8337e4cd; those that serve on as a build may that drops it."""
@@ -42,7 +40,7 @@ llama.cpp 0c1e570, ik_llama.cpp 8337e4cd; those that serve on as a build may tha
 
 @pytest.mark.parametrize("case", HEADS)
 def test_a_head_that_does_not_draft_is_an_error_before_the_first_prompt(
-    case: str, standin_engine: Callable[..., Any], tiny_model: Path, tmp_path: Path
+    case: str, standin_engine: Callable[..., Any], tiny_model: Path, bench: Workbench
 ) -> None:
     """Next to no draft, which runs: none of them becomes a second run without a draft."""
     found = HEADS[case]
@@ -61,7 +59,7 @@ def test_a_head_that_does_not_draft_is_an_error_before_the_first_prompt(
         head=HeadKind.MTP,
         ngram=NgramSettings(NgramType(first)) if first else None,
     )
-    dealt = DealStep((bare, head), 0, together=True).run(workbench(tmp_path)).dealt
+    dealt = DealStep((bare, head), 0, together=True).run(bench).dealt
     assert dealt[0].outcome is not None, dealt[0].failure
     assert dealt[1].outcome is None
     assert re.search(found["message"], dealt[1].failure or "")
@@ -127,9 +125,14 @@ def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
     assert not replace(served, draft=None, settings=None).is_streamed(server, warmed, "a text")
 
 
-def test_streamed_answers_alone_have_another_key(step: LiveStep) -> None:
+def test_what_changes_answers_alone_has_another_key(step: LiveStep) -> None:
     assert step.params()["streamed"] is True
     assert "streamed" not in replace(step, draft=None, settings=None).params()
+    sampled = replace(step, sampling=Sampling(0.7))
+    assert sampled.params()["seeds"] == "by prompt"
+    assert "seeds" not in step.params()
+    assert "draft_context" not in step.params()
+    assert replace(step, draft_context=256).key != step.key
 
 
 @pytest.mark.engine
@@ -138,30 +141,16 @@ def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
 ) -> None:
     prompts = tuple(Prompt(name, "prose", PROMPT, "pick") for name in ("a", "b"))
     sampled = live_step(bundled, prompts=prompts, sampling=Sampling(1.0, seed=7))
-    greedy = replace(sampled, sampling=Sampling())
     first, second = sampled.run(bench).runs
     assert first.tokens != second.tokens, "one text, and other draws"
     assert [r.tokens for r in sampled.run(bench).runs] == [first.tokens, second.tokens]
-    likeliest = {r.tokens for r in greedy.run(bench).runs}
-    assert len(likeliest) == 1
-
-
-def test_sampled_answers_alone_have_another_key(step: LiveStep) -> None:
-    sampled = replace(step, sampling=Sampling(0.7))
-    assert sampled.params()["seeds"] == "by prompt"
-    assert "seeds" not in replace(sampled, sampling=Sampling()).params()
-    assert "draft_context" not in step.params()
-    assert replace(step, draft_context=256).key != step.key
+    greedy = replace(sampled, sampling=Sampling()).run(bench)
+    assert len({run.tokens for run in greedy.runs}) == 1
 
 
 @pytest.fixture
 def step(standin_engine: Callable[..., Any]) -> LiveStep:
     return live_step(standin_engine(flavour="ik_llama.cpp"), DraftSettings(4, 2))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Workbench:
-    return workbench(tmp_path)
 
 
 SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
@@ -172,13 +161,12 @@ def test_a_busy_neighbour_is_seen_and_our_own_child_is_not() -> None:
     watch = Watch(lambda: next(ours_s))
     spinner = subprocess.Popen([sys.executable, "-c", SPIN])
     time.sleep(1.2)
-    with_it = watch.others_cores()
-    without_it = watch.others_cores()
+    with_it, without_it = watch.others_cores(), watch.others_cores()
     spinner.wait()
     if with_it is None or without_it is None:
         pytest.skip("the kernel does not tell processor time here")
     assert with_it > 0.4
-    assert without_it < with_it
+    assert without_it <= max(0.05, with_it - 0.4)
 
 
 def test_unknown_is_unknown_and_little_is_no_warning() -> None:
@@ -213,10 +201,10 @@ def test_slots_are_served_in_parallel_by_a_real_server(
     parallel = step.run(bench)
     alone = replace(step, slots=1).run(bench)
     assert [run.id for run in parallel.runs] == [prompt.id for prompt in step.prompts]
-    assert parallel.command[parallel.command.index("--parallel") + 1] == "2"
-    assert parallel.command[parallel.command.index("--ctx-size") + 1] == "2048"
+    for flag, value in (("--parallel", "2"), ("--ctx-size", "2048")):
+        assert parallel.command[parallel.command.index(flag) + 1] == value
     assert parallel.busy_s is not None
     assert parallel.busy_s < sum(run.wall_ms for run in parallel.runs) / 1000, "side by side"
     same = sum(a.tokens == b.tokens for a, b in zip(parallel.runs, alone.runs, strict=True))
-    assert same >= 2, "what is drafted and verified beside others is each one's own"
+    assert same >= 2, "what is drafted and verified next to others is each one's own"
     assert all((run.draft_n is not None) == (settings is not None) for run in parallel.runs)

@@ -44,9 +44,11 @@ def require_head(home: Path, engine: Any, model: Path, type_name: str) -> None:
     assert result.types == {t.name: t.type_name for t in file.tensors}
     assert result.types["output.weight"] == type_name
     assert result.tensor_bytes == file.tensor_bytes
-    told = [*result.command[:-3], str(home / f"theirs-{type_name}.gguf"), *result.command[-2:]]
-    subprocess.run(told, check=True, capture_output=True, env=dict(engine.environment()), cwd=home)
-    assert data_of(file) == data_of(read_gguf(home / f"theirs-{type_name}.gguf"))
+    theirs = home / f"theirs-{type_name}.gguf"
+    command = [*result.command[:-3], str(theirs), *result.command[-2:]]
+    environment = dict(engine.environment())
+    subprocess.run(command, check=True, capture_output=True, env=environment, cwd=home)
+    assert data_of(file) == data_of(read_gguf(theirs))
     assert outcomes.result(memory) is not None, outcomes.failures[memory.key].error
     assert len(list((home / "store" / TENSOR_KIND).iterdir())) == len(list(home.glob("theirs-*")))
     assert run(home, step).ran == [], "it is stored"
@@ -65,31 +67,23 @@ def test_a_head_of_q8_0_may_be_quantized_again(tmp_path: Path, bundled: Any) -> 
     require_head(tmp_path, bundled, model, "q4_K")
 
 
-def tied(folder: Path) -> Path:
-    """A model whose embeddings are its head."""
+def heads(folder: Path) -> tuple[Path, Path]:
+    """A model whose embeddings are its head, and one with them copied as a head."""
     file = read_gguf(write_random_model(folder / "whole.gguf", SHAPE))
     tensors = [copy_of(file, t.name) for t in file.tensors if t.name != "output.weight"]
-    path = folder / "tied.gguf"
-    write_gguf_file(path, file.raw_metadata(), tensors)
-    return path
-
-
-def _untied(model: Path) -> Path:
-    """The same model with its embeddings copied as a head."""
-    file = read_gguf(model)
-    tensors = [copy_of(file, t.name) for t in file.tensors]
     head = replace(copy_of(file, "token_embd.weight"), name="output.weight")
-    path = model.with_name("untied.gguf")
-    write_gguf_file(path, file.raw_metadata(), [*tensors, head])
-    return path
+    paths = folder / "tied.gguf", folder / "untied.gguf"
+    for path, more in zip(paths, ([], [head]), strict=True):
+        write_gguf_file(path, file.raw_metadata(), [*tensors, *more])
+    return paths
 
 
 def test_tied_embeddings_get_a_head_of_their_own(tmp_path: Path, engine: Any) -> None:
     """A tied model gets a head of its embeddings' weights, with which the engine loads it."""
-    model = tied(tmp_path)
+    model, untied = heads(tmp_path)
     step = OutputTypeStep(engine, "tied output=q8_0", source([model]), "q8_0")
     memory = MemoryStep(engine, step.name, step, ModelArgs(threads=1), 256)
-    embedded = OutputTypeStep(engine, "whole", source([_untied(model)]), "q8_0")
+    embedded = OutputTypeStep(engine, "whole", source([untied]), "q8_0")
     outcomes = run(tmp_path, step, memory, embedded)
     assert outcomes.failures == {}
     before, after = read_gguf(model), read_gguf(outcomes.artifact(step).file(MODEL_FILE))
@@ -98,8 +92,7 @@ def test_tied_embeddings_get_a_head_of_their_own(tmp_path: Path, engine: Any) ->
     assert found == data_of(before)
     theirs = read_gguf(outcomes.artifact(embedded).file(MODEL_FILE))
     assert head == ("q8_0", theirs.read_tensor_bytes("output.weight"))
-    result = outcomes.result(step)
-    assert result.command == (), "llama-quantize adds no tensor"
+    assert outcomes.result(step).command == (), "llama-quantize adds no tensor"
 
 
 @pytest.mark.engine

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,14 +124,22 @@ def by_tool(step: QuantizeStep, folder: Path, threads: int = 2) -> GgufFile:
     return read_gguf(output)
 
 
-def run(steps: Sequence[QuantizeStep], home: Path, threads: int = 2, **more: Any) -> Outcomes:
-    return run_steps(home, *steps, threads=threads, **more)
+def run(steps: Sequence[QuantizeStep], home: Path, threads: int = 2) -> Outcomes:
+    return run_steps(home, *steps, threads=threads)
+
+
+def file_of(outcomes: Outcomes, step: QuantizeStep) -> GgufFile:
+    assert step.key not in outcomes.failures, outcomes.failures[step.key].error
+    return read_gguf(model_paths(outcomes.artifact(step))[0])
 
 
 def made(step: QuantizeStep, home: Path, threads: int = 2) -> GgufFile:
-    outcomes = run([step], home, threads)
-    assert step.key not in outcomes.failures, outcomes.failures[step.key].error
-    return read_gguf(model_paths(outcomes.artifact(step))[0])
+    return file_of(run([step], home, threads), step)
+
+
+def require_same_data(mine: GgufFile, theirs: GgufFile) -> None:
+    for tensor in theirs.tensors:
+        assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
 
 
 def require_same(mine: GgufFile, theirs: GgufFile) -> None:
@@ -141,22 +150,17 @@ def require_same(mine: GgufFile, theirs: GgufFile) -> None:
     for key in theirs.metadata:
         if key not in PATHS:
             assert mine.raw_value(key) == theirs.raw_value(key), key
-    for tensor in theirs.tensors:
-        assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
-
-
-def types_of(engine: Any, some: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    for name in some or sorted(engine.facts.types):
-        for with_imatrix in (True, False):
-            if with_imatrix or not needs_imatrix("x.weight", name, "Q8_0", engine.flavour):
-                yield name, with_imatrix
+    require_same_data(mine, theirs)
 
 
 def require_types(engine: Any, models: Models, some: Sequence[str], tmp_path: Path) -> None:
-    for type_name, with_imatrix in types_of(engine, some):
-        imatrix = models.imatrix(engine.flavour) if with_imatrix else None
-        step = step_of(engine, models.whole(), type_name, imatrix)
-        require_same(made(step, tmp_path), by_tool(step, tmp_path))
+    """Each with an imatrix, and without where it needs none."""
+    for name in some:
+        steps = [step_of(engine, models.whole(), name, models.imatrix(engine.flavour))]
+        if not needs_imatrix("x.weight", name, "Q8_0", engine.flavour):
+            steps.append(step_of(engine, models.whole(), name, None))
+        for step in steps:
+            require_same(made(step, tmp_path), by_tool(step, tmp_path))
 
 
 def test_types_are_those_of_the_tool(engine: Any, models: Models, tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ def test_types_are_those_of_the_tool(engine: Any, models: Models, tmp_path: Path
 
 @pytest.mark.soak
 def test_every_type_is_that_of_the_tool(engine: Any, models: Models, tmp_path: Path) -> None:
-    require_types(engine, models, (), tmp_path)
+    require_types(engine, models, sorted(engine.facts.types), tmp_path)
 
 
 @pytest.mark.parametrize("type_name", ["F32", "BF16", "Q8_0"])
@@ -192,19 +196,16 @@ def test_a_split_candidate(engine: Any, models: Models, tmp_path: Path) -> None:
         paths = model_paths(several)
         assert len(paths) > 2
         assert [f.name for f in several.files] == [p.name for p in paths]
-        mine, theirs = read_gguf(paths[0]), read_gguf(model_paths(one)[0])
+        mine, theirs = file_of(outcomes, step), file_of(outcomes, whole)
         assert [t.name for t in mine.tensors] == [t.name for t in theirs.tensors]
         assert mine.raw_metadata() == theirs.raw_metadata()
-        for tensor in theirs.tensors:
-            assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
+        require_same_data(mine, theirs)
         assert outcomes.result(step) is not None
     assert list(Store(tmp_path / "store").verify()) == []
 
 
 @pytest.mark.engine
-def test_a_damaged_shard_is_found_and_made_again(
-    bundled: Any, models: Models, tmp_path: Path
-) -> None:
+def test_a_damaged_shard_is_made_again(bundled: Any, models: Models, tmp_path: Path) -> None:
     step = step_of(bundled, models.whole(), "q4_0", None, split=SplitLimit(max_tensors=5))
     before = [path.read_bytes() for path in made(step, tmp_path).shards]
     store = Store(tmp_path / "store")
@@ -268,36 +269,33 @@ def test_the_source_s_alignment_is_kept(bundled: Any, models: Models, tmp_path: 
         found = made(step_of(bundled, wide, "q5_0", None, split=split), tmp_path)
         assert found.alignment == 256
         assert all(t.offset % 256 == 0 for t in found.tensors if t.shard == 0)
-        for tensor in usual.tensors:
-            assert found.read_tensor_bytes(tensor.name) == usual.read_tensor_bytes(tensor.name)
+        require_same_data(found, usual)
 
 
 @pytest.mark.engine
-def test_candidates_share_tensors_and_say_which(
-    bundled: Any, models: Models, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("rule", ["attn", "^output[.]weight$"])
+def test_candidates_share_tensors(bundled: Any, models: Models, tmp_path: Path, rule: str) -> None:
     """The second makes only what differs; the first one's part of the store is not touched."""
     first = step_of(bundled, models.whole(), "q4_K", None)
+    changed = {n: "q8_0" for n, t in first.expected if t == "q4_K" and re.search(rule, n)}
     second = replace(
         first,
-        quant="puffed",
-        rules=(TypeRule("attn", "q8_0"), *first.rules),
-        expected=tuple(
-            (n, "q8_0" if "attn_" in n and t == "q4_K" else t) for n, t in first.expected
-        ),
+        quant="another",
+        rules=(TypeRule(rule, "q8_0"), *first.rules),
+        expected=tuple((dict(first.expected) | changed).items()),
     )
     assert sum(second.shared_bytes().values()) > sum(first.shared_bytes().values())
     outcomes = run([first, second], tmp_path)
     store = Store(tmp_path / "store")
     one, other = outcomes.artifact(first).pieces, outcomes.artifact(second).pieces
     assert len(one) == len(other) == len(first.shared_bytes())
-    assert len(one - other) == sum("attn_" in n and t == "q4_K" for n, t in first.expected)
+    assert len(one - other) == len(changed) > 0
     assert {a.key for a in store.entries() if a.kind == TENSOR_KIND} == one | other
     users = store.users()
     assert [len(users[key]) for key in sorted(one & other)] == [2] * len(one & other)
     for step in (first, second):
-        require_same(read_gguf(outcomes.artifact(step).file(MODEL_FILE)), by_tool(step, tmp_path))
-    # Only what was all made anew tells how long that takes.
+        require_same(file_of(outcomes, step), by_tool(step, tmp_path))
+    # Only what was all made again says how long that takes.
     assert outcomes.artifact(second).nominal_s is None
 
 
@@ -313,12 +311,12 @@ def test_the_same_bytes_wherever_it_is_made(bundled: Any, models: Models, tmp_pa
     assert other.key != step.key
     files = made(step, tmp_path / "a"), made(other, tmp_path / "b")
     assert files[0].path.read_bytes() == files[1].path.read_bytes()
-    told = {k: str(v) for k, v in files[0].metadata.items() if k.startswith(("cook.", "quantize."))}
-    assert told["quantize.imatrix.dataset"] == "corpus.txt"
-    assert told["quantize.imatrix.file"] == "imatrix.gguf"
-    assert not [text for text in told.values() if "/" in text]
-    assert told["cook.source"] == step.source.digest
-    assert set(told) >= {"cook.version", "cook.imatrix", "cook.quantizer"}
+    own = {k: str(v) for k, v in files[0].metadata.items() if k.startswith(("cook.", "quantize."))}
+    assert own["quantize.imatrix.dataset"] == "corpus.txt"
+    assert own["quantize.imatrix.file"] == "imatrix.gguf"
+    assert not [text for text in own.values() if "/" in text]
+    assert own["cook.source"] == step.source.digest
+    assert set(own) >= {"cook.version", "cook.imatrix", "cook.quantizer"}
 
 
 @pytest.mark.engine
@@ -353,18 +351,16 @@ def test_llama_quantize_where_the_library_cannot_be_asked(
     outcomes = run([step], tmp_path)
     result = outcomes.result(step)
     assert outcomes.artifact(step).pieces == frozenset()
-    told = [w for w in result.warnings if "it has no headers" in w]
-    assert len(told) == (why == "no headers")
-    file = read_gguf(outcomes.artifact(step).file(MODEL_FILE))
+    assert sum("it has no headers" in w for w in result.warnings) == (why == "no headers")
+    file = file_of(outcomes, step)
     require_same(file, by_tool(step, tmp_path))
     assert file.string("quantize.imatrix.file") == "imatrix.gguf"
     assert file.string("quantize.imatrix.dataset") == "corpus.txt"
     assert [f.name for f in outcomes.artifact(step).files] == [MODEL_FILE]
     split = replace(step, split=SplitLimit(max_tensors=9))
-    shards = read_gguf(model_paths(run([split], tmp_path).artifact(split))[0])
+    shards = made(split, tmp_path)
     assert len(shards.shards) == -(-len(file.tensors) // 9)
-    for tensor in file.tensors:
-        assert shards.read_tensor_bytes(tensor.name) == file.read_tensor_bytes(tensor.name)
+    require_same_data(shards, file)
 
 
 def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models: Models) -> None:
@@ -400,20 +396,3 @@ def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode
     (job,) = jobs
     assert (job.threads, job.ftype, job.rules) == (3, "Q4_K_M", step.rules)
     assert step.predicted_bytes() == 77
-
-
-@pytest.mark.engine
-def test_another_type_of_the_output_makes_that_tensor_alone(
-    bundled: Any, models: Models, tmp_path: Path
-) -> None:
-    first = step_of(bundled, models.whole(), "q4_K", None)
-    second = replace(
-        first,
-        quant="output",
-        rules=(TypeRule("^output[.]weight$", "q8_0"), *first.rules),
-        expected=tuple((n, "q8_0" if n == "output.weight" else t) for n, t in first.expected),
-    )
-    outcomes = run([first, second], tmp_path)
-    one, other = outcomes.artifact(first).pieces, outcomes.artifact(second).pieces
-    assert len(other - one) == 1
-    require_same(read_gguf(outcomes.artifact(second).file(MODEL_FILE)), by_tool(second, tmp_path))

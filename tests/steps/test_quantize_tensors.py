@@ -46,14 +46,13 @@ def test_places_are_not_in_the_key(named: Named) -> None:
     assert key(named) == key(named, "/elsewhere/model.gguf", 4096)
 
 
-def importance(flavour: Flavour, scale: float = 1.0, **names: int) -> Importance:
-    entries = {
-        name.replace("_weight", ".weight"): ImatrixEntry(
-            np.full((experts, 8), 6.0 * scale, np.float32), np.full(experts, 3 * scale, np.float32)
-        )
-        for name, experts in names.items()
-    }
-    return Importance(Imatrix(entries, (), 1, 512, "gguf"), Path("i.gguf"), flavour)
+def importance(
+    name: str, flavour: Flavour = Flavour.LLAMA_CPP, experts: int = 1, scale: float = 1.0
+) -> Importance:
+    """Of one tensor, 8 columns wide."""
+    sums = np.full((experts, 8), 6.0 * scale, np.float32)
+    entry = ImatrixEntry(sums, np.full(experts, 3 * scale, np.float32))
+    return Importance(Imatrix({name: entry}, (), 1, 512, "gguf"), Path("i.gguf"), flavour)
 
 
 UP = TensorInfo("ffn_up.weight", (8, 4), 1)
@@ -62,47 +61,39 @@ EXPERTS = TensorInfo("ffn_up.weight", (8, 4, 3), 1)
 
 
 def test_importance_is_the_mean_and_its_digest_that_of_the_mean() -> None:
-    one, other = (importance(Flavour.LLAMA_CPP, scale, ffn_up_weight=1) for scale in (1.0, 2.0))
-    found = one.of(UP)
-    assert found.tolist() == [2.0] * 8
+    one, other = (importance(UP.name, scale=scale) for scale in (1.0, 2.0))
+    assert one.of(UP).tolist() == [2.0] * 8
     assert one.digest(UP) == other.digest(UP)
     assert one.whole == other.whole
-
-
-def test_each_engine_looks_where_it_does() -> None:
-    assert importance(Flavour.LLAMA_CPP, ffn_up_weight=1).digest(GATE) is None
-    borrowed = importance(Flavour.IK_LLAMA_CPP, ffn_up_weight=1)
-    assert borrowed.digest(GATE) == borrowed.digest(UP) is not None
-
-
-def test_every_expert_has_its_own() -> None:
-    found = importance(Flavour.LLAMA_CPP, ffn_up_weight=3).of(EXPERTS)
-    assert found.shape == (24,)
-
-
-def test_an_imatrix_of_another_model_is_refused_but_for_the_embeddings() -> None:
-    with pytest.raises(InputError, match="has 8 values, needs 24"):
-        importance(Flavour.LLAMA_CPP, ffn_up_weight=1).of(EXPERTS)
-    embeddings = TensorInfo("token_embd.weight", (16, 4), 1)
-    assert importance(Flavour.LLAMA_CPP, token_embd_weight=1).of(embeddings) is None
-
-
-def test_none_of_no_imatrix() -> None:
+    assert importance(UP.name, experts=3).of(EXPERTS).shape == (24,), "each expert has its own"
     none = Importance.read(None, Flavour.LLAMA_CPP)
     assert (none.of(UP), none.digest(UP), none.whole) == (None, None, None)
 
 
-def engine(**files: str) -> Any:
-    names = {name.replace("_so", ".so").replace("_", "-"): sha for name, sha in files.items()}
-    return SimpleNamespace(name="e", facts=SimpleNamespace(files=names))
+def test_each_engine_looks_where_it_does() -> None:
+    assert importance(UP.name).digest(GATE) is None
+    borrowed = importance(UP.name, Flavour.IK_LLAMA_CPP)
+    assert borrowed.digest(GATE) == borrowed.digest(UP) is not None
+
+
+def test_an_imatrix_of_another_model_is_refused_but_for_the_embeddings() -> None:
+    with pytest.raises(InputError, match="has 8 values, needs 24"):
+        importance(UP.name).of(EXPERTS)
+    embeddings = TensorInfo("token_embd.weight", (16, 4), 1)
+    assert importance(embeddings.name).of(embeddings) is None
+
+
+def quantizer(files: dict[str, str]) -> str:
+    engine: Any = SimpleNamespace(name="e", facts=SimpleNamespace(files=files))
+    return quantizer_of(engine)
 
 
 def test_the_quantizer_is_the_library_that_quantizes() -> None:
     """No other library, and no tool, is in its identity."""
-    assert quantizer_of(engine(libggml_base_so="b", libggml_so="a", llama_server="c")) == "b"
-    assert quantizer_of(engine(libggml_so="a", libllama_so="d")) == "a"
+    assert quantizer({"libggml-base.so": "b", "libggml.so": "a", "llama-server": "c"}) == "b"
+    assert quantizer({"libggml.so": "a", "libllama.so": "d"}) == "a"
     with pytest.raises(PrerequisiteError):
-        quantizer_of(engine(llama_server="c"))
+        quantizer({"llama-server": "c"})
 
 
 def test_types_that_are_searched_for_take_long_to_quantize() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,16 +16,10 @@ from cook.scoring.simulate import Positions
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
-from tests.workbench import executor as executor_in
 from tests.workbench import trace_step
 
 ARGS = ModelArgs(threads=1)
-
-
-@pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
-    with executor_in(tmp_path, threads=1) as running:
-        yield running
+DRAFT = source([demo_dir() / "draft-f16.gguf"])
 
 
 @pytest.fixture
@@ -37,26 +30,22 @@ def trace(bundled: Engine) -> TraceStep:
 def texts(executor: Executor, step: ReplayStep) -> dict[str, Positions]:
     executor.run([step])
     assert not executor.outcomes.failures
-    outcomes = executor.outcomes
-    found = replies(
-        step,
-        outcomes.artifact(step.trace),
-        outcomes.artifact(step),
-        n_predict=24,
-        context=512,
-    )
+    artifacts = (executor.outcomes.artifact(node) for node in (step.trace, step))
+    found = replies(step, *artifacts, n_predict=24, context=512)
     return {head.id: positions for head, positions in found}
+
+
+def matches(texts: dict[str, Positions]) -> dict[str, list[bool]]:
+    return {name: text.match.tolist() for name, text in texts.items()}
 
 
 @pytest.mark.engine
 def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep) -> None:
-    draft = source([demo_dir() / "draft-f16.gguf"])
-    whole = ReplayStep(trace.engine, "draft", draft, trace, ARGS)
+    whole = ReplayStep(trace.engine, "draft", DRAFT, trace, ARGS)
     every = texts(executor, whole)
     assert list(every) == ["p0", "p1", "p2"]
     share = texts(executor, replace(whole, prompts=("p1",)))
-    assert list(share) == ["p1"]
-    assert share["p1"].match.tolist() == every["p1"].match.tolist()
+    assert matches(share) == {"p1": every["p1"].match.tolist()}
     outcome = executor.outcomes.result(whole)
     assert outcome.positions == sum(text.reply - 1 for text in every.values())
     assert outcome.matches == sum(int(t.match[1 : t.reply].sum()) for t in every.values())
@@ -64,34 +53,27 @@ def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep
 
 @pytest.mark.engine
 def test_a_split_draft_says_the_same_as_the_whole(executor: Executor, trace: TraceStep) -> None:
-    file = source([demo_dir() / "draft-f16.gguf"])
-    whole = QuantizeStep(trace.engine, "whole", file, None, "Q8_0", (), (), None)
+    whole = QuantizeStep(trace.engine, "whole", DRAFT, None, "Q8_0", (), (), None)
     split = replace(whole, quant="split", split=SplitLimit(max_tensors=9))
     found = [texts(executor, ReplayStep(trace.engine, "d", d, trace, ARGS)) for d in (whole, split)]
     assert len(executor.outcomes.artifact(whole).files) == 1
     assert len(executor.outcomes.artifact(split).files) > 2
-    one, other = ({k: v.match.tolist() for k, v in texts.items()} for texts in found)
-    assert one == other
+    assert matches(found[0]) == matches(found[1])
 
 
 @pytest.mark.engine
-def test_a_given_trace_stands_for_a_recorded_one(
-    executor: Executor, trace: TraceStep, tmp_path: Path
-) -> None:
-    draft = source([demo_dir() / "draft-f16.gguf"])
-    recorded = texts(executor, ReplayStep(trace.engine, "draft", draft, trace, ARGS))
+def test_a_given_trace_is_as_good(executor: Executor, trace: TraceStep, tmp_path: Path) -> None:
+    recorded = texts(executor, ReplayStep(trace.engine, "draft", DRAFT, trace, ARGS))
     file = tmp_path / "mine.trace"
     file.write_bytes(executor.outcomes.artifact(trace).file(TRACE_FILE).read_bytes())
     given = given_trace(file)
-    again = texts(executor, ReplayStep(trace.engine, "draft", draft, given, ARGS))
-    assert {k: v.match.tolist() for k, v in again.items()} == {
-        k: v.match.tolist() for k, v in recorded.items()
-    }
+    again = texts(executor, ReplayStep(trace.engine, "draft", DRAFT, given, ARGS))
+    assert matches(again) == matches(recorded)
     assert executor.outcomes.result(given) == executor.outcomes.result(trace)
 
 
 @pytest.mark.engine
-def test_a_draft_of_other_tokens_fails_before_it_is_loaded(
+def test_a_draft_of_other_tokens_fails(
     executor: Executor, trace: TraceStep, tiny_model: Path
 ) -> None:
     step = ReplayStep(trace.engine, "tiny", source([tiny_model]), trace, ARGS)

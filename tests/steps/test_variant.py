@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,23 +18,17 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, replayed
 from cook.steps.trace import TRACE_FILE
 from cook.steps.variant import TOP, VariantStep
-from tests.workbench import executor as executor_in
 from tests.workbench import trace_step
 
 pytestmark = pytest.mark.engine
 
 ARGS = ModelArgs(threads=1)
 DRAFT = demo_dir() / "draft-f16.gguf"
+Mixes = tuple[VariantStep, VariantStep]
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
-    with executor_in(tmp_path, threads=1) as running:
-        yield running
-
-
-@pytest.fixture
-def variants(bundled: Engine) -> tuple[VariantStep, VariantStep]:
+def variants(bundled: Engine) -> Mixes:
     trace = trace_step(bundled)
     draft = source([DRAFT])
     whole = QuantizeStep(bundled, "mix", draft, None, "Q8_0", (), (), None)
@@ -51,12 +44,10 @@ def variants(bundled: Engine) -> tuple[VariantStep, VariantStep]:
     return large, small
 
 
-def test_a_mix_says_what_its_file_says_and_leaves_none(
-    executor: Executor, variants: tuple[VariantStep, VariantStep], tmp_path: Path
-) -> None:
-    executor.run([*variants, variants[1].replay])
-    assert not executor.outcomes.failures
+def test_a_mix_says_what_its_file_says(executor: Executor, variants: Mixes, tmp_path: Path) -> None:
     outcomes, small = executor.outcomes, variants[1]
+    executor.run([*variants, small.replay])
+    assert not outcomes.failures
     trace = TraceFile(outcomes.artifact(small.replay.trace).file(TRACE_FILE))
     pairs = zip(
         replayed(small.replay, trace, outcomes.artifact(small)),
@@ -71,25 +62,22 @@ def test_a_mix_says_what_its_file_says_and_leaves_none(
     assert not list((tmp_path / "store" / "tmp").glob("*"))
 
 
-def test_divergence_is_from_the_source_and_grows_with_what_is_taken_off(
-    executor: Executor, variants: tuple[VariantStep, VariantStep]
+def test_divergence_from_the_source_grows_with_what_is_taken_off(
+    executor: Executor, variants: Mixes
 ) -> None:
     executor.run(variants)
-    outcomes = executor.outcomes
-    means = []
+    outcomes, means = executor.outcomes, []
     for step in variants:
         trace = TraceFile(outcomes.artifact(step.replay.trace).file(TRACE_FILE))
         klds = [kld for _, kld in divergences(step.replay, trace, outcomes.artifact(step))]
-        outcome = outcomes.result(step)
         assert all(kld is not None for kld in klds)
-        means.append(outcome.mean_kld)
-    assert means[0] is not None
-    assert means[1] is not None
-    assert 0 <= means[0] < 0.01 < means[1]
+        means.append(outcomes.result(step).mean_kld)
+    assert None not in means
+    assert 0 <= (means[0] or 0) < 0.01 < (means[1] or 0)
 
 
 def test_one_worker_takes_mix_after_mix(
-    executor: Executor, variants: tuple[VariantStep, VariantStep], tmp_path: Path
+    executor: Executor, variants: Mixes, tmp_path: Path
 ) -> None:
     executor.run(variants)
     logs = [p.read_text(errors="replace") for p in tmp_path.glob("logs/workers/*/stderr.log")]
@@ -98,9 +86,7 @@ def test_one_worker_takes_mix_after_mix(
     assert mixes == [2]
 
 
-def test_what_decides_a_variant_is_in_its_key(
-    variants: tuple[VariantStep, VariantStep],
-) -> None:
+def test_what_decides_a_variant_is_in_its_key(variants: Mixes) -> None:
     large, small = variants
     assert large.key != small.key
     assert replace(small, replay=replace(small.replay, prompts=("p1",))).key != small.key

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
+import cook.steps
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_buffers
@@ -16,14 +20,14 @@ from cook.engines.worker.worker import Worker
 from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.reduction import Reduction
-from cook.graph.step import READ_BYTES_S, Needs, Source
+from cook.graph.step import READ_BYTES_S, Needs, Source, Step
 from cook.graph.step import source as source_at
 from cook.prompts.prompt_set import Prompt
 from cook.steps.copies import ReduceStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.trace import TraceStep
-from cook.steps.work import computed_bytes, model_bytes, read_bytes, trunk_bytes
+from cook.steps.work import Phase, computed_bytes, model_bytes, read_bytes, trunk_bytes
 from tests.engines.tiny_heads import write_tiny_heads
 from tests.job.fabricated import source
 from tests.job.laid_out import SIZES, TARGET, layout, score
@@ -37,20 +41,13 @@ def traced(size: int, max_tokens: int = 100) -> TraceStep:
     return replace(found.trace, target=source("big", size), max_tokens=max_tokens)
 
 
-def nominal(step: TraceStep) -> float:
-    return step.cost().nominal_s
-
-
-def test_every_step_of_a_build_has_an_cost() -> None:
+def test_every_step_of_a_build_has_a_cost() -> None:
     """`cook plan` said "about 0.0 s and 59 steps never timed here"."""
-    forecast = LAYOUT.forecast
-    wanted = [*LAYOUT.making(), *forecast.steps()]
     deal = DealStep((LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])), 0, True)
-    wanted += [deal, LAYOUT.grid[0].live]
+    wanted = [*LAYOUT.making(), *LAYOUT.forecast.steps(), deal, LAYOUT.grid[0].live]
     without = Dealt((deal,), LAYOUT.baseline.name)
     for candidate in LAYOUT.grid[:2]:
-        dealt = Dealt((deal,), candidate.name)
-        checks = LAYOUT.checks(candidate, dealt, without)
+        checks = LAYOUT.checks(candidate, Dealt((deal,), candidate.name), without)
         wanted += [c for c in (checks.counts, checks.compare, checks.control) if c is not None]
     found = {step.kind: step.cost() for step in wanted}
     assert {*("trace", "replay", "curve", "deal", "compare", "control", "selfcheck")} <= set(found)
@@ -74,12 +71,13 @@ def test_a_block_asks_for_all_its_requests_and_loads_each_file_once() -> None:
 
 def test_tokens_of_a_large_model_take_as_long_as_reading_it() -> None:
     """100 GB at 6 tokens a second is what the field has on 600 GB/s; here it is READ_BYTES_S."""
-    one, ten = traced(10**9), traced(10**10)
-    tokens = one.tokens
-    assert nominal(ten) == pytest.approx(tokens * 1e10 / READ_BYTES_S, rel=0.1)
-    ratio = (nominal(ten) or 0) / (nominal(one) or 1)
-    assert 8 < ratio < 10
-    assert (nominal(traced(10**10, 200)) or 0) / (nominal(ten) or 1) > 1.9
+    one, ten, long = (
+        traced(size, tokens).cost().nominal_s
+        for size, tokens in ((10**9, 100), (10**10, 100), (10**10, 200))
+    )
+    assert ten == pytest.approx(traced(10**10).tokens * 1e10 / READ_BYTES_S, rel=0.1)
+    assert 8 < ten / one < 10
+    assert long / ten > 1.9
 
 
 def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Path) -> None:
@@ -95,8 +93,7 @@ def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Pat
         write_gguf_file(path, metadata, ())
         prompts = (Prompt("a", "x", "word word word word", "pick"),)
         step = replace(traced(10**9), prompts=prompts, target=Source(path, "sha256:0", 10**9))
-        cost = step.cost()
-        found[name] = cost.computed_bytes / 1e9
+        found[name] = step.cost().computed_bytes / 1e9
     assert found == pytest.approx({"letters": 19, "words": 4, "none": 19 / 4})
 
 
@@ -115,8 +112,7 @@ def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
 
     def read(width: int) -> float:
         step = replace(traced(1000), target=model, batch_width=width)
-        cost = step.cost()
-        return cost.read_bytes / step.tokens
+        return step.cost().read_bytes / step.tokens
 
     assert read(1) == pytest.approx(1000 * share)
     assert read(2) == pytest.approx(2000 * share), "each token of a batch has its own"
@@ -157,8 +153,7 @@ def test_layers_on_a_device_need_one() -> None:
     placed = {"source": "/models/target.gguf", "args": {"n_gpu_layers": 99}}
     laid = layout(score(target=placed))
     assert laid.forecast.trace.needs().device
-    live = laid.baseline.live
-    assert DealStep((live,), 0, True).needs().device
+    assert DealStep((laid.baseline.live,), 0, True).needs().device
     replay = laid.forecast.drafts[0].replay
     assert not replay.needs().device
     assert replace(replay, args=replace(replay.args, devices=("CUDA0",))).needs().device
@@ -174,3 +169,14 @@ def test_a_head_that_does_not_draft_is_not_in_memory(engine: Any, tmp_path: Path
     assert trunk_bytes(whole) == pytest.approx(held, rel=0.05)
     assert (model_bytes(whole) or 0) > 1.2 * held
     assert trunk_bytes(trunk) == model_bytes(trunk)
+
+
+def test_every_step_has_a_phase_and_every_phase_a_step() -> None:
+    names = (found.name for found in iter_modules(cook.steps.__path__, "cook.steps."))
+    steps = {
+        kind
+        for module in map(import_module, names)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Step) and not isabstract(kind)
+    }
+    assert {kind.phase for kind in steps} == set(Phase)

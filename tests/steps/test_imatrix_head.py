@@ -20,14 +20,13 @@ from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.heads import head_alone
 from cook.formats.imatrix_file import read_imatrix
 from cook.graph.execute import Outcomes
-from cook.graph.step import source
-from cook.steps.head_imatrix import HeadImatrixStep
-from cook.steps.imatrix import ImatrixStep, Otherwise
+from cook.graph.step import Workbench, source
+from cook.steps.imatrix import HeadImatrixStep, ImatrixStep, Otherwise
 from cook.steps.quantize import QuantizeStep
 from cook.steps.work import model_paths
 from tests.engines.tiny_heads import EXPERTS, FFN, HEADS, WIDTH, write_tiny_heads
 from tests.steps.test_quantize import require_same
-from tests.workbench import run, workbench
+from tests.workbench import run
 
 HEAD = HEADS * 64
 COLUMNS = {
@@ -77,10 +76,8 @@ def test_every_matrix_of_the_block_has_an_entry(bundled: Any, folder: Path, tmp_
     assert {name: entry.sums.shape[1] for name, entry in found.entries.items()} == COLUMNS
     experts = [e for n, e in found.entries.items() if "_exps" in n]
     assert [len(entry.counts) for entry in experts] == [EXPERTS] * 3
-    for entry in experts:
-        assert entry.counts.sum() == 2 * 6 * CONTEXT, "two experts a token"
+    assert {e.counts.sum() for e in experts} == {2 * 6 * CONTEXT}, "two experts a token"
     assert found.entries["blk.2.attn_q.weight"].counts.tolist() == [6 * CONTEXT]
-    assert result is not None
     assert (result.chunks, result.entries, result.skipped) == (6, len(COLUMNS), ())
     assert result.experts_total == 3 * EXPERTS
     theirs = matrix_of(outcomes, alone)
@@ -94,7 +91,9 @@ def normed(rows: Any) -> Any:
 
 
 @pytest.mark.engine
-def test_it_adds_up_what_goes_into_a_matrix(bundled: Any, folder: Path, tmp_path: Path) -> None:
+def test_it_adds_up_what_goes_in(
+    bundled: Any, folder: Path, tmp_path: Path, bench: Workbench
+) -> None:
     """Into `eh_proj` go a token's embedding and the target's row before it, both normed."""
     made = step(bundled, folder, chunks=2)
     outcomes = run(tmp_path / "home", made)
@@ -103,7 +102,6 @@ def test_it_adds_up_what_goes_into_a_matrix(bundled: Any, folder: Path, tmp_path
     embeddings = raw.reshape(-1, WIDTH).astype(np.float64)
     wanted = np.zeros(2 * WIDTH)
     load = model_load(bundled, file.path, ARGS, CONTEXT)
-    bench = workbench(tmp_path)
     with bench.workers.loaded(bundled, load) as (worker, info):
         tokens = worker.tokenize((folder / "text.txt").read_text(), parse_special=False)
         for chunk in range(2):
@@ -144,15 +142,12 @@ def test_it_is_joined_with_that_of_the_trunk(bundled: Any, folder: Path, tmp_pat
 
 
 @pytest.mark.engine
-def test_it_is_extended_until_the_experts_were_seen(
-    bundled: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_it_is_extended_until_experts_were_seen(bundled: Any, folder: Path, tmp_path: Path) -> None:
     """A chunk of 8 tokens chooses 16 times among 8 experts."""
     made = replace(step(bundled, folder, "extend", chunks=1, minimum=1.0), context=8)
     refused = replace(made, otherwise="fail")
     outcomes = run(tmp_path, made, refused)
     result = outcomes.result(made)
-    assert result is not None
     assert result.warnings[0].endswith("of the head's experts have data; extended to 2 chunks")
     assert result.chunks > 1
     assert result.experts_covered == result.experts_total
@@ -185,12 +180,6 @@ def block_as(file: GgufFile, type_name: str) -> dict[str, str]:
     return {name: quantizable[name] for name in quantizable if file.find(name)}
 
 
-def tail(failure: Any) -> str:
-    """The error and the end of its program's log."""
-    log = failure.error.log
-    return str(failure.error.message) + (log.read_text(errors="replace")[-2000:] if log else "")
-
-
 @pytest.mark.engine
 def test_low_bit_heads_need_it(bundled: Any, folder: Path, tmp_path: Path) -> None:
     """Of a whole model and of its head alone one file comes, and it runs."""
@@ -201,7 +190,9 @@ def test_low_bit_heads_need_it(bundled: Any, folder: Path, tmp_path: Path) -> No
     alone = quantized(bundled, folder / "head.gguf", types, matrix)
     bare = replace(made, imatrix=None)
     outcomes = run(tmp_path, made, alone, bare)
-    assert "importance matrix" in tail(outcomes.failures[bare.key])
+    error: Any = outcomes.failures[bare.key].error
+    log = error.log.read_text(errors="replace")[-2000:] if error.log else ""
+    assert "importance matrix" in error.message + log
     assert made.key not in outcomes.failures, outcomes.failures[made.key].error
     mine, theirs = (read_gguf(model_paths(outcomes.artifact(s))[0]) for s in (made, alone))
     assert {t.name: t.type_name for t in mine.tensors} == dict(made.expected)
@@ -221,6 +212,4 @@ def test_a_head_is_the_file_of_the_tool(bundled: Any, folder: Path, tmp_path: Pa
     output = tmp_path / "tool.gguf"
     tool_runs.quantize(bundled, given.job(output, None, 1), Supervisor(tmp_path / "logs"))
     require_same(read_gguf(model_paths(outcomes.artifact(made))[0]), read_gguf(output))
-    result = outcomes.result(made)
-    assert result is not None
-    assert result.command == ()
+    assert outcomes.result(made).command == ()
