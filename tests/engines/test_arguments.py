@@ -275,7 +275,7 @@ def run(engine: Any, tmp_path: Path, target: ModelArgs, draft: ModelArgs) -> tup
 
 
 def test_each_engine_runs_the_draft_as_asked(engine: Any, tmp_path: Path) -> None:
-    caches = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    caches: dict[str, Any] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     asked = ModelArgs(threads=1, threads_batch=2, override_tensor=("exps=CPU",), **caches)
     loud = ("-lv", "4") if engine.flavour == "llama.cpp" else ()
     if loud:

@@ -25,16 +25,27 @@ def job(target: Path, draft: Path | None = None, **more: Any) -> ServerJob:
     return ServerJob(target, ONE, 512, draft, ONE, settings, **more)
 
 
+@pytest.fixture
+def serving(supervisor: Supervisor, tiny_model: Path) -> Make:
+    """``serving(engine, draft=..., target=...)``: a server of the tiny model, or of another."""
+
+    def make(
+        engine: Any, draft: Path | None = None, target: Path | None = None, **more: Any
+    ) -> Server:
+        return Server(engine, job(target or tiny_model, draft), supervisor, **more)
+
+    return make
+
+
 @pytest.mark.engine
-def test_plain_server(bundled: Any, supervisor: Supervisor, tiny_model: Path) -> None:
-    with Server(bundled, job(tiny_model), supervisor) as server:
+def test_plain_server(bundled: Any, serving: Make) -> None:
+    with serving(bundled) as server:
         tokens = server.tokenize("hello there")
         assert server.detokenize(tokens).replace("\u2581", " ").strip() == "hello there"
         first = server.complete(tokens, 12, n_probs=3, ignore_eos=True)
         again = server.complete(tokens, 12, ignore_eos=True)
         assert server.peak_rss_bytes > 1 << 20
     assert first.tokens == again.tokens
-    assert first.tokens is not None
     assert len(first.tokens) == first.predicted_n == 12
     assert first.prompt_n == len(tokens)
     assert first.stop == "limit"
@@ -47,52 +58,45 @@ def test_plain_server(bundled: Any, supervisor: Supervisor, tiny_model: Path) ->
 
 
 @pytest.mark.engine
-def test_drafting_server(
-    bundled: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
-) -> None:
+def test_drafting_server(bundled: Any, serving: Make, tiny_model: Path, tiny_draft: Path) -> None:
     answers = []
     for draft in (None, tiny_model, tiny_draft):
-        with Server(bundled, job(tiny_model, draft), supervisor) as server:
+        with serving(bundled, draft) as server:
             answers.append(server.complete("once more", 24, ignore_eos=True))
             if draft is not None:
                 with pytest.raises(InternalError, match="probabilities"):
                     server.complete("x", 4, n_probs=2)
-    plain, by_itself, bad = answers
-    assert plain.tokens == by_itself.tokens == bad.tokens
-    assert 16 <= (by_itself.draft_n or 0) == by_itself.draft_n_accepted
-    assert (bad.draft_n_accepted or 0) < (bad.draft_n or 0)
+    plain, same, bad = answers
+    assert plain.tokens == same.tokens == bad.tokens
+    assert 16 <= same.draft_n == same.draft_n_accepted
+    assert bad.draft_n_accepted < bad.draft_n
 
 
 def test_vocabulary_mismatch_is_no_drafting(
-    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path, make_tiny_model: Make
+    engine: Any, serving: Make, tmp_path: Path, make_tiny_model: Make
 ) -> None:
     other = make_tiny_model(tmp_path / "other.gguf", layers=1, vocabulary="zz")
-    with (
-        pytest.raises(StepError, match="serves without drafting"),
-        Server(engine, job(tiny_model, other), supervisor),
-    ):
+    with pytest.raises(StepError, match="serves without drafting"), serving(engine, other):
         pass
 
 
 @pytest.mark.engine
 def test_a_broken_model_is_reported_with_the_log(
-    bundled: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    bundled: Any, serving: Make, tiny_model: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_model.read_bytes()[:50_000])
-    with (
-        pytest.raises(StepError, match="ended before it was ready") as caught,
-        Server(bundled, job(broken), supervisor),
-    ):
+    refused = pytest.raises(StepError, match="ended before it was ready")
+    with refused as caught, serving(bundled, target=broken):
         pass
     assert caught.value.log is not None
 
 
 @pytest.mark.ik
-def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
-    with Server(ik_engine, job(tiny_model), supervisor) as server:
+def test_ik_server(ik_engine: Any, serving: Make, tiny_model: Path) -> None:
+    with serving(ik_engine) as server:
         plain = server.complete("hello there", 16, ignore_eos=True)
-    with Server(ik_engine, job(tiny_model, tiny_model), supervisor) as server:
+    with serving(ik_engine, tiny_model) as server:
         drafted = server.complete("hello there", 16, ignore_eos=True)
         with pytest.raises(InternalError, match="twice in a row"):
             server.complete("hello there", 16, ignore_eos=True)
@@ -160,19 +164,16 @@ ANSWERS = {
     "never_answers": "a request was not answered",
     "error_status": r"status 400: the context  ?is full",
     "no_json": "no JSON object",
-    "negative_time": "predicted_ms: Input should be greater",
     "more_accepted": "4 tokens accepted of 3 drafted",
     "too_many": "10000 tokens for the 8 asked for",
 }
 
 
 @pytest.mark.parametrize("fault", ANSWERS)
-def test_hostile_answers(
-    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
+def test_hostile_answers(fault: str, standin_engine: Make, serving: Make) -> None:
     engine = standin_engine(f"server-{fault}", "server")
     with (
-        Server(engine, job(tiny_model), supervisor, stall_timeout_s=1.0) as server,
+        serving(engine, stall_timeout_s=1.0) as server,
         pytest.raises(StepError, match=ANSWERS[fault]) as caught,
     ):
         server.complete("hello", 8)
@@ -193,48 +194,38 @@ def test_hostile_answers(
     ],
 )
 def test_servers_that_do_not_serve(
-    fault: str,
-    message: str,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    tiny_draft: Path,
+    fault: str, message: str, standin_engine: Make, serving: Make, tiny_draft: Path
 ) -> None:
     engine = standin_engine(fault, "server")
-    with (
-        pytest.raises(StepError, match=message),
-        Server(engine, job(tiny_model, tiny_draft), supervisor, load_timeout_s=1.5),
-    ):
+    refused = pytest.raises(StepError, match=message)
+    with refused, serving(engine, tiny_draft, load_timeout_s=1.5):
         pass
 
 
 @pytest.mark.engine
-def test_a_taken_port_is_tried_again(
-    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
+def test_a_taken_port_is_tried_again(bundled: Any, standin_engine: Make, serving: Make) -> None:
     engine = standin_engine("port_taken", "server", real=bundled.facts.bin_dir)
-    with Server(engine, job(tiny_model), supervisor) as server:
+    with serving(engine) as server:
         assert server.complete("x", 2, ignore_eos=True).predicted_n == 2
 
 
 def test_the_key_is_in_a_private_file_only(
-    standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    standin_engine: Make, serving: Make, tmp_path: Path
 ) -> None:
     engine = standin_engine("server-ok", "server")
     seen: list[tuple[str, int]] = []
     original = engine.server_command
 
-    def spy(given: ServerJob, port: int, key_file: Path) -> tuple[str, ...]:
+    def spy(given: ServerJob, port: int, key_file: Path) -> Any:
         seen.append((key_file.read_text().strip(), stat.S_IMODE(key_file.stat().st_mode)))
-        return original(given, port, key_file)  # type: ignore[no-any-return]
+        return original(given, port, key_file)
 
     engine.server_command = spy
-    with Server(engine, job(tiny_model), supervisor) as server:
-        key, mode = seen[0]
+    with serving(engine) as server:
+        ((key, mode),) = seen
         assert len(key) >= 32
         assert mode == 0o600
-        key_file = Path(server.command[server.command.index("--api-key-file") + 1])
-        assert not key_file.exists()
+        assert not Path(server.command[server.command.index("--api-key-file") + 1]).exists()
     for path in (tmp_path / "logs").rglob("*"):
         assert path.is_dir() or key not in path.read_text(errors="replace")
 

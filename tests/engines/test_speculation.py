@@ -38,10 +38,17 @@ def job(target: Path, draft: Path | None = None, ngram: NgramSettings | None = N
     return ServerJob(target, ONE, 512, draft, ONE, DraftSettings(4) if draft else None, ngram)
 
 
-def asked(engine: Any, what: ServerJob, supervisor: Supervisor) -> Completion:
-    """The answer to one request that repeats itself, on a server of its own."""
-    with Server(engine, what, supervisor) as server:
-        return server.complete(TEXT, 96, ignore_eos=True)
+@pytest.fixture
+def asked(supervisor: Supervisor, tiny_model: Path) -> Make:
+    """``asked(engine, draft)``: the answer to a request that repeats itself, on a server of its
+    own, and the log of that."""
+
+    def ask(engine: Any, draft: Path | None) -> tuple[Completion, dict[str, str]]:
+        with Server(engine, job(tiny_model, draft), supervisor) as server:
+            answer, log = server.complete(TEXT, 96, ignore_eos=True), server.log
+        return answer, read_speculators(log.read_text(errors="replace").splitlines())
+
+    return ask
 
 
 def offering(engine: Any, flag: str = "--no-spec-type") -> Any:
@@ -122,18 +129,22 @@ def test_a_build_that_speculates_by_default_gets_a_flag_against_it(
 
 @pytest.mark.engine
 def test_the_bundled_engine_is_a_clean_baseline(
-    bundled: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
+    bundled: Any, asked: Make, tiny_draft: Path
 ) -> None:
-    with Server(bundled, job(tiny_model), supervisor) as server:
-        plain = server.complete(TEXT, 96, ignore_eos=True)
+    plain, _ = asked(bundled, None)
     assert (plain.speculators, plain.draft_n) == ((), None)
-    with Server(bundled, job(tiny_model, tiny_draft), supervisor) as server:
-        drafted = server.complete(TEXT, 96, ignore_eos=True)
-        log = server.log
+    drafted, kinds = asked(bundled, tiny_draft)
     assert drafted.speculators == ("draft-simple",)
-    (counted,) = read_speculators(log.read_text().splitlines()).values()
     accepted = f"{drafted.draft_n_accepted} of {drafted.draft_n} tokens accepted"
-    assert counted == f"draft-simple ({accepted})"
+    assert list(kinds.values()) == [f"draft-simple ({accepted})"]
+
+
+@pytest.mark.ik
+def test_ik_is_a_clean_baseline(ik_engine: Any, asked: Make, tiny_draft: Path) -> None:
+    assert asked(ik_engine, None)[0].draft_n is None
+    drafted, kinds = asked(ik_engine, tiny_draft)
+    assert list(kinds) == ["draft"]
+    assert drafted.draft_n is not None
 
 
 @pytest.fixture(params=["no draft", "a draft"])
@@ -144,65 +155,34 @@ def draft(request: pytest.FixtureRequest, tiny_draft: Path) -> Path | None:
 
 @pytest.mark.engine
 def test_hidden_speculation_is_never_counted(
-    bundled: Any,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    draft: Path | None,
+    bundled: Any, standin_engine: Make, asked: Make, draft: Path | None
 ) -> None:
     engine = standin_engine("speculates", "server", real=bundled.facts.bin_dir)
     message = "in addition to draft-simple" if draft is not None else "although given no draft"
     with pytest.raises(StepError, match=f"speculates {message}") as caught:
-        asked(engine, job(tiny_model, draft), supervisor)
-    assert caught.value.hint is not None
-    assert "--no-spec-type" in caught.value.hint
-
-
-@pytest.mark.engine
-def test_hidden_speculation_is_switched_off_where_that_can_be_said(
-    bundled: Any,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    draft: Path | None,
-) -> None:
-    engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
-    answer = asked(offering(engine), job(tiny_model, draft), supervisor)
-    real = asked(bundled, job(tiny_model, draft), supervisor)
-    assert answer.tokens == real.tokens
-    assert (answer.draft_n, answer.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
-    with pytest.raises(StepError, match=r"ngram-mod|/slots"):
-        asked(engine, job(tiny_model, draft), supervisor)
-
-
-@pytest.mark.ik
-def test_ik_is_a_clean_baseline_and_refused_when_not(
-    ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
-) -> None:
-    with Server(ik_engine, job(tiny_model), supervisor) as server:
-        plain = server.complete(TEXT, 48, ignore_eos=True)
-    assert plain.draft_n is None
-    with Server(ik_engine, job(tiny_model, tiny_draft), supervisor) as server:
-        drafted = server.complete(TEXT, 48, ignore_eos=True)
-        log = server.log
-    (counted,) = read_speculators(log.read_text(errors="replace").splitlines())
-    assert counted == "draft"
-    assert drafted.draft_n is not None
+        asked(engine, draft)
+    assert "--no-spec-type" in str(caught.value.hint)
 
 
 @pytest.mark.ik
 def test_hidden_speculation_of_ik_is_never_counted(
-    ik_engine: Any,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    draft: Path | None,
+    ik_engine: Any, standin_engine: Make, asked: Make, draft: Path | None
 ) -> None:
-    engine = standin_engine(
-        "speculates_on_ik", "server", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
-    )
+    engine = standin_engine("speculates_on_ik", "server", flavour=IK, real=ik_engine.facts.bin_dir)
     with pytest.raises(StepError, match="speculates"):
-        asked(engine, job(tiny_model, draft), supervisor)
+        asked(engine, draft)
+
+
+@pytest.mark.engine
+def test_hidden_speculation_is_switched_off_where_that_can_be_said(
+    bundled: Any, standin_engine: Make, asked: Make, draft: Path | None
+) -> None:
+    engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
+    (answer, _), (real, _) = asked(offering(engine), draft), asked(bundled, draft)
+    assert answer.tokens == real.tokens
+    assert (answer.draft_n, answer.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
+    with pytest.raises(StepError, match=r"ngram-mod|/slots"):
+        asked(engine, draft)
 
 
 def test_what_is_not_said_is_the_engines_own() -> None:

@@ -108,7 +108,7 @@ def test_finite_is_finite() -> None:
 
 def test_divergence() -> None:
     text = log("divergence.txt")
-    values = tool_output.parse_divergence(text)
+    values = tool_output.parse_divergence(text) or {}
     assert values["mean_kld"] == 8.402222
     assert values["mean_kld_error"] == 0.080182
     assert values["base_perplexity"] == 13936.748155
@@ -122,7 +122,7 @@ def test_divergence() -> None:
 
 def test_divergence_of_a_model_that_equals_its_base() -> None:
     text = log("divergence.txt").replace("0.506481 ±   0.166656", "1.000007 ±       -nan")
-    values = tool_output.parse_divergence(text)
+    values = tool_output.parse_divergence(text) or {}
     assert values["perplexity_ratio"] == 1.000007
     assert values["perplexity_ratio_error"] is None
 

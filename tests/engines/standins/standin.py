@@ -230,7 +230,6 @@ def short_base() -> None:
 TIMINGS = {"prompt_n": 4, "prompt_ms": 1.0, "predicted_n": 8, "predicted_ms": 9.0}
 GOOD = {"content": "text", "tokens": [5, 6], "stop_type": "limit", "timings": TIMINGS}
 WRONG_TIMINGS = {
-    "negative_time": {"predicted_ms": -1.0},
     "more_accepted": {"draft_n": 3, "draft_n_accepted": 4},
     "too_many": {"predicted_n": 10_000},
 }

@@ -72,8 +72,8 @@ def test_what_the_servers_set_and_the_library_does_not_is_set() -> None:
 
 def test_arguments_of_the_recipe_are_the_library_s_parameters() -> None:
     args = ModelArgs(n_gpu_layers=7, cache_type_k="q8_0", cache_type_v="q4_0", flash_attention=True)
-    types = {"type_k": "q8_0", "type_v": "q4_0"}
-    wanted = {f"context.{name}": value for name, value in types.items()}
+    types: dict[str, Any] = {"type_k": "q8_0", "type_v": "q4_0"}
+    wanted: dict[str, Any] = {f"context.{name}": value for name, value in types.items()}
     wanted |= {"model.n_gpu_layers": 7, "context.flash_attn_type": 1}
     assert wanted.items() <= numbers(load(LLAMA, args)).items()
     found = numbers(load(IK, args)).items()
@@ -160,7 +160,7 @@ def test_every_harmless_option_is_decided(flavour: Flavour) -> None:
             assert len(in_replay(option)) > len("no: "), option.name
 
 
-FIRST_KEYS = {f"{of}.type_k_first": "q8_0" for of in ("model", "context")}
+FIRST_KEYS: dict[str, Any] = {f"{of}.type_k_first": "q8_0" for of in ("model", "context")}
 FIRST_KEYS |= {f"{of}.n_k_first": 4 for of in ("model", "context")}
 
 

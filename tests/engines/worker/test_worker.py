@@ -80,7 +80,7 @@ def loaded(engine: Engine, worker: Worker, tiny_model: Path) -> Callable[..., Mo
     return load
 
 
-def random_text(size: int, seed: int = 1) -> Any:
+def random_text(size: int | tuple[int, int], seed: int = 1) -> Any:
     return np.random.default_rng(seed).integers(3, 320, size)
 
 
@@ -160,9 +160,9 @@ def test_a_vocabulary_alone(worker: Worker, tiny_model: Path) -> None:
 
 
 def test_a_model_agrees_with_itself(target: Worker) -> None:
-    said = target.generate(PROMPT, n_predict=40, top=8, extra=3)
+    said: Any = target.generate(PROMPT, n_predict=40, top=8, extra=3)
     reference = (said.top_ids, said.top_logits - said.logsumexp[:, None])
-    again = target.replay(PROMPT, said.tokens, top=8, temperature=0.5, reference=reference)
+    again: Any = target.replay(PROMPT, said.tokens, top=8, temperature=0.5, reference=reference)
     assert np.array_equal(again.argmax, said.tokens)
     assert (again.rank == 0).all()
     assert np.abs(again.logq - said.logp).max() < 0.05
@@ -234,7 +234,7 @@ def test_a_wide_batch_ends_with_the_context(target: Worker) -> None:
 def test_sampling_follows_the_chain(target: Worker) -> None:
     """One token drawn with many seeds, against the chain's probabilities."""
     n, chain = 1500, Sampling(1.5, top_k=8, top_p=0.9, min_p=0.05).applied()
-    first = target.generate(PROMPT, n_predict=1, top=8)
+    first: Any = target.generate(PROMPT, n_predict=1, top=8)
     logits = first.top_logits[0].astype(float)
     p = np.exp(logits - logits.max())
     p /= p.sum()
@@ -358,10 +358,10 @@ def test_batches_of_several_slots_are_timed(
     loaded(256, outputs=5, slots=3)
     texts = random_text((3, 45))
     before, following = list(texts[:, :40]), list(texts[:, 40:])
-    once = {"repeats": 1, "all_outputs": True}
+    once: dict[str, Any] = {"repeats": 1, "all_outputs": True}
     for sequences in (1, 2, 3):
         for every in (True, False):
-            asked = {"sequences": sequences, "repeats": 4, "all_outputs": every}
+            asked = once | {"sequences": sequences, "repeats": 4, "all_outputs": every}
             times = worker.time_slots(before, following, **asked)
             assert len(times) == 4
             assert min(times) > 0
@@ -470,10 +470,10 @@ def test_a_batch_larger_than_8192_loads_and_is_cut_to_the_context(
     worker: Worker, loaded: Callable[..., ModelInfo]
 ) -> None:
     loaded(512, ModelArgs(batch=32768))
-    assert read_load_log(worker.log.read_text(errors="replace"))[-1].batch == 512
+    assert read_load_log(worker.log.read_text(errors="replace"))[-1]["batch"] == 512
     loaded(9216, ModelArgs(batch=32768, ubatch=9216))
     running = read_load_log(worker.log.read_text(errors="replace"))[-1]
-    assert (running.batch, running.ubatch) == (9216, 9216)
+    assert (running["batch"], running["ubatch"]) == (9216, 9216)
     found = worker.replay(PROMPT, random_text(9000))  # more than 8,192 rows of logits in one batch
     assert np.isfinite(found.logq).all()
 
