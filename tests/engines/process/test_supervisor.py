@@ -37,6 +37,10 @@ def python(code: str, **options: object) -> ProcessSpec:
     return ProcessSpec(argv, "step", ENV, **options)  # type: ignore[arg-type]
 
 
+def run(logs: Path, code: str, **options: object) -> ProcessResult:
+    return Supervisor(logs).run(python(code, **options))
+
+
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -52,22 +56,17 @@ def wait_gone(*pids: int) -> bool:
     return not any(map(alive, pids))
 
 
-def test_streams_are_kept_apart_and_raw(tmp_path: Path) -> None:
-    code = r"import os; os.write(1, b'out\xff\x00'); os.write(2, b'err\r1')"
-    result = Supervisor(tmp_path).run(python(code)).check()
-    assert result.stdout.read_bytes() == b"out\xff\x00"
-    assert result.stderr.read_bytes() == b"err\r1"
-    assert result.returncode == 0
-
-
-def test_environment_stdin_and_directory_are_its_own(tmp_path: Path) -> None:
-    code = """
+def test_streams_and_surroundings_are_its_own(tmp_path: Path) -> None:
+    code = r"""
         import json, os, sys
         open("llama.log", "w").write("x")
         print(json.dumps([sorted(os.environ), sys.stdin.read(), os.getcwd(), os.getsid(0)]))
+        os.write(2, b"err\r1\xff\x00")
     """
-    result = Supervisor(tmp_path).run(python(code)).check()
-    names, stdin, cwd, session = json.loads(result.stdout.read_text())
+    result = run(tmp_path, code).check()
+    names, stdin, cwd, session = json.loads(result.stdout.read_bytes())
+    assert result.stderr.read_bytes() == b"err\r1\xff\x00"
+    assert result.returncode == 0
     assert set(names) <= {"PATH", "LANG", "LC_CTYPE"}
     assert stdin == ""
     assert Path(cwd).parent == result.stdout.parent
@@ -85,15 +84,14 @@ def test_each_run_has_a_log_folder_of_its_own(tmp_path: Path) -> None:
 def test_output_callback_sees_chunks_without_newlines(tmp_path: Path) -> None:
     seen: list[tuple[str, bytes]] = []
     code = "import os,time; os.write(1,b'[1]'); time.sleep(.3); os.write(1,b'2,')"
-    spec = python(code, on_output=lambda stream, chunk: seen.append((stream, chunk)))
-    Supervisor(tmp_path).run(spec).check()
+    run(tmp_path, code, on_output=lambda stream, chunk: seen.append((stream, chunk))).check()
     assert seen == [("stdout", b"[1]"), ("stdout", b"2,")]
 
 
 def test_log_size_is_bounded_and_keeps_both_ends(tmp_path: Path) -> None:
     code = "import os\nos.write(2, b'first')\nfor _ in range(64): os.write(2, b'x' * 65536)\n"
     code += "os.write(2, b'last')"
-    result = Supervisor(tmp_path).run(python(code, max_log_bytes=100_000)).check()
+    result = run(tmp_path, code, max_log_bytes=100_000).check()
     text = result.stderr.read_bytes()
     assert len(text) < 150_000
     assert text.startswith(b"first")
@@ -105,10 +103,9 @@ def test_log_size_is_bounded_and_keeps_both_ends(tmp_path: Path) -> None:
 def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
     ballast = bytearray(300 << 20)  # cook's own memory must not be counted
     ballast[::4096] = b"x" * len(ballast[::4096])
-    small = Supervisor(tmp_path).run(python("import time; time.sleep(.4)")).check()
-    large = Supervisor(tmp_path).run(
-        python("import time; b = bytearray(200 << 20); b[::4096] = b'x' * 51200; time.sleep(.4)")
-    )
+    small = run(tmp_path, "import time; time.sleep(.4)").check()
+    code = "import time; b = bytearray(200 << 20); b[::4096] = b'x' * 51200; time.sleep(.4)"
+    large = run(tmp_path, code)
     del ballast
     assert 2 << 20 < small.peak_rss_bytes < 60 << 20
     assert 200 << 20 < large.peak_rss_bytes < 260 << 20
@@ -126,7 +123,7 @@ def test_wall_time_out_kills_the_whole_group(
         while True: time.sleep(1)
     """
     started = time.monotonic()
-    result = Supervisor(tmp_path).run(python(code, timeout_s=0.5))
+    result = run(tmp_path, code, timeout_s=0.5)
     assert result.outcome is Outcome.TIMED_OUT
     assert time.monotonic() - started < 9
     leader, child = map(int, result.stdout.read_text().split())
@@ -143,7 +140,7 @@ def test_wall_time_out_kills_the_whole_group(
     ids=["idle", "silent work", "output"],
 )
 def test_stall_is_silence_without_work(tmp_path: Path, code: str, outcome: Outcome) -> None:
-    result = Supervisor(tmp_path).run(python(f"import time\n{code}", stall_timeout_s=0.8))
+    result = run(tmp_path, f"import time\n{code}", stall_timeout_s=0.8)
     assert result.outcome is outcome
     assert result.seconds < 10
 
@@ -155,7 +152,7 @@ def test_what_a_program_leaves_running_is_ended(tmp_path: Path) -> None:
         if child: print(child, flush=True)
         else: time.sleep(3600)
     """
-    result = Supervisor(tmp_path).run(python(code)).check()
+    result = run(tmp_path, code).check()
     assert result.seconds < 10
     assert wait_gone(int(result.stdout.read_text()))
 
@@ -186,7 +183,7 @@ def test_an_exception_in_the_caller_kills_the_program(tmp_path: Path) -> None:
 
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
     with pytest.raises(KeyboardInterrupt):
-        Supervisor(tmp_path).run(python(code, on_output=explode))
+        run(tmp_path, code, on_output=explode)
     assert wait_gone(pids[0])
 
 
@@ -359,7 +356,7 @@ def test_the_error_has_the_assertion_the_tail_and_the_log(tmp_path: Path) -> Non
         sys.stderr.write("[ 1/21] converting .. /b/ggml.c:7: GGML_ASSERT(n == 1) failed\\n")
         sys.stderr.flush(); os.abort()
     """
-    result = Supervisor(tmp_path).run(python(code))
+    result = run(tmp_path, code)
     error = failure(result)
     assert isinstance(error, StepError)
     assert "crashed with SIGABRT" in error.message
