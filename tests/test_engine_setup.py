@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook import engine_setup
-from cook.engine_setup import NO_AMX, SetupError, cmake_args, ensure, start_failure
+from cook.engine_setup import NO_AMX, cmake_args, ensure, start_failure
+from cook.errors import PrerequisiteError
 
 
 def script(path: Path, text: str) -> Path:
@@ -24,7 +25,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def test_what_cmake_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tools find their libraries by themselves, AMX is avoided only where it can be, what is built
+    """Tools find their libraries, AMX is avoided only where it can be, what is built
     is what is checked, and the user's words come last."""
     linux = cmake_args("x86_64", "Linux", avoid_amx=True)
     assert "'-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib:$ORIGIN'" in linux
@@ -108,13 +109,13 @@ def test_a_cached_wheel_without_tools_is_built_again(pip: Callable[..., list[lis
     assert "--no-cache-dir" in second
     assert second[-1] == f"{engine_setup.PACKAGE}=={engine_setup.VERSION}"
     pip(BROKEN, BROKEN, BROKEN)
-    with pytest.raises(SetupError, match="llama-quantize: missing"):
+    with pytest.raises(PrerequisiteError, match="llama-quantize: missing"):
         ensure(None)
 
 
 def test_a_failed_build_shows_the_end_of_its_log(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "print('[1/2] x'); print('the reason'); raise SystemExit(1)"]
-    with pytest.raises(SetupError, match=r"(?s)the reason.*whole log is"):
+    with pytest.raises(PrerequisiteError, match=r"(?s)the reason.*whole log is"):
         engine_setup.build(argv, "", tmp_path / "log")
 
 

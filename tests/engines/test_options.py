@@ -197,7 +197,7 @@ def test_what_the_table_does_not_know_is_refused_though_the_tool_has_it() -> Non
 def test_a_harmless_flag_that_does_not_pass() -> None:
     """The tool at hand has none, or its value comes after an equals sign."""
     (refusal,) = read_flags(["--numa", "isolate"], offered={"--mlock"}, engine="llama-x").refusals
-    assert refusal.lacking
+    assert refusal.missing
     assert refusal.message == "llama-x has no --numa"
     (refusal,) = read_flags(["--numa=isolate"]).refusals
     assert "two items" in str(refusal.hint)
