@@ -19,13 +19,14 @@ from cook.formats.heads import HeadKind
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]
+Words = Callable[..., Any]
 BOTH = ["llama.cpp", "ik_llama.cpp"]
 NONE = ModelArgs()
 GPU = ("-ngl", "--gpu-layers")
 
 
 @pytest.fixture
-def words(standin_engine: Make, tmp_path: Path) -> Callable[..., list[str]]:
+def words(standin_engine: Make, tmp_path: Path) -> Words:
     """``words(flavour, draft_args, target_args, flags=..., **job)``: the server's command."""
 
     def make(
@@ -50,120 +51,139 @@ def words(standin_engine: Make, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def command(words: Callable[..., list[str]]) -> Callable[..., str]:
+def command(words: Words) -> Words:
     """The same: what follows the target's own arguments."""
     return lambda *args, **given: " ".join(words(*args, **given)).partition("--spec-type ")[2]
 
 
-def test_a_context_of_the_draft_s_own_is_ik_s(words: Callable[..., list[str]]) -> None:
-    """-cd would be read, and the target's context be taken all the same."""
+OF_FOUR = "n_max=4,n_min=0,p_min=0"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "kind", "file", "expected"),
+    [
+        ("llama.cpp", HeadKind.MTP, "t", "draft-mtp"),
+        ("llama.cpp", HeadKind.MTP, "d", "draft-mtp"),
+        ("llama.cpp", HeadKind.DFLASH, "d", "draft-dflash"),
+        ("llama.cpp", HeadKind.DSPARK, "d", "draft-dspark"),
+        ("llama.cpp", HeadKind.ASSISTANT, "d", "draft-mtp"),
+        ("llama.cpp", HeadKind.EAGLE3, "d", "draft-eagle3"),
+        ("ik_llama.cpp", HeadKind.MTP, "t", f"mtp:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.MTP, "d", f"mtp:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.DFLASH, "d", f"dflash:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.DSPARK, "d", f"dspark:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.ASSISTANT, "d", f"mtp:{OF_FOUR}"),
+    ],
+)
+def test_a_head_is_said_by_its_kind(
+    words: Words, tmp_path: Path, flavour: str, kind: HeadKind, file: str, expected: str
+) -> None:
+    """The head inside of the target's file is no second model."""
+    two = ModelArgs(threads=2)
+    command = words(flavour, two, two, draft=tmp_path / file, head=kind)
+    assert command[command.index("--spec-type") + 1] == expected
+    assert (str(tmp_path / "d") in command) is (file == "d")
+    assert "--draft-params" not in command
+
+
+Args = dict[str, Any]
+EXPS, OWN_EXPS = {"override_tensor": ("exps=CPU",)}, {"override_tensor": (r"\.ffn_.*_exps\.=CPU",)}
+TWO = {"override_tensor": ("exps=CPU", "a|b=CPU")}
+Q8 = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+NO_FLASH = {"flash_attention": False}
+
+
+@pytest.mark.parametrize(
+    ("own", "target", "end"),
+    [
+        ({"n_gpu_layers": 9}, {}, "--spec-draft-ngl 9"),
+        (TWO, {}, "".join(f" --spec-draft-override-tensor {o}" for o in TWO["override_tensor"])),
+        ({"cpu_moe": True}, {}, "--spec-draft-cpu-moe"),
+        ({"n_cpu_moe": 3}, {}, "--spec-draft-n-cpu-moe 3"),
+        ({"devices": ("A", "B")}, {}, "--spec-draft-device A,B"),
+        ({"cache_type_k": "q8_0"}, {}, "--spec-draft-type-k q8_0"),
+        ({"cache_type_v": "bf16"}, {}, "--spec-draft-type-v bf16"),
+        ({"threads": 2}, {}, "--spec-draft-threads 2"),
+        ({"threads_batch": 2}, {}, "--spec-draft-threads-batch 2"),
+        ({"extra": ("--spec-draft-poll", "0")}, {}, "--spec-draft-poll 0"),
+        # llama-server has one setting for both models.
+        ({"batch": 64}, {"batch": 64}, "--spec-draft-p-min 0"),
+        ({"ubatch": 64}, {"ubatch": 64}, "--spec-draft-p-min 0"),
+        (NO_FLASH, NO_FLASH, "--spec-draft-p-min 0"),
+    ],
+)
+def test_mainline_s_words(own: Args, target: Args, end: str, command: Words) -> None:
+    assert command("llama.cpp", ModelArgs(**own), ModelArgs(**target)).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("own", "target", "end"),
+    [
+        ({"n_gpu_layers": 9}, {}, "--n-gpu-layers-draft 9"),
+        (TWO, {}, "--draft-params -ot exps=CPU -ot a|b=CPU"),
+        ({"cpu_moe": True}, {}, "--draft-params -cmoe"),
+        ({"n_cpu_moe": 3}, {}, "--draft-params -ncmoe 3"),
+        ({"devices": ("A", "B")}, {}, "--device-draft A,B"),
+        ({"cache_type_k": "q8_0"}, {}, "--cache-type-k-draft q8_0"),
+        ({"cache_type_k": "q6_0"}, {}, "--cache-type-k-draft q6_0"),
+        ({"cache_type_v": "bf16"}, {}, "--cache-type-v-draft bf16"),
+        ({"threads": 2}, {}, "--draft-params -t 2"),
+        ({"threads_batch": 2}, {}, "--draft-params -tb 2"),
+        ({"batch": 64}, {}, "--draft-params -b 64"),
+        ({"ubatch": 32}, {}, "--draft-params -ub 32"),
+        (NO_FLASH, {}, "--draft-params -fa off"),
+        ({"extra": ("--spec-draft-poll", "0")}, {}, "--draft-params --spec-draft-poll 0"),
+        ({"extra": ("--no-mmap",)}, {}, "--draft-params --no-mmap"),
+        # A pattern's own characters are no shell's: the engine reads them as they are.
+        ({"override_tensor": ("a b=CPU",)}, {}, '--draft-params -ot "a b=CPU"'),
+        ({"override_tensor": (r"k\.(1|2)\..*s=CPU",)}, {}, r"--draft-params -ot k\.(1|2)\..*s=CPU"),
+        # What the draft would inherit is taken back.
+        ({"cache_type_v": "q4_0"}, Q8, "--cache-type-k-draft f16 --cache-type-v-draft q4_0"),
+        ({}, {"cpu_moe": True}, "--draft-params -ncmoe 0"),
+        ({}, {"n_cpu_moe": 9}, "--draft-params -ncmoe 0"),
+        ({"n_cpu_moe": 2}, {"n_cpu_moe": 9}, "--draft-params -ncmoe 2"),
+        ({}, EXPS, "--draft-params -ncmoe 0"),
+        ({"n_cpu_moe": 1}, OWN_EXPS, "--draft-params -ncmoe 1"),
+        ({"override_tensor": ("x=CPU",)}, EXPS, "--draft-params -ot x=CPU -ncmoe 0"),
+        ({"threads": 2}, {"threads": 8, "threads_batch": 16}, "--draft-params -t 2 -tb 2"),
+    ],
+)
+def test_ik_s_words(own: Args, target: Args, end: str, command: Words) -> None:
+    assert command("ik_llama.cpp", ModelArgs(**own), ModelArgs(**target)).endswith(end)
+
+
+MTP = {"head": HeadKind.MTP}
+
+
+@pytest.mark.parametrize(
+    ("flavour", "own", "target", "job", "message"),
+    [
+        ("llama.cpp", {"batch": 64}, {}, {}, "draft args: batch"),
+        ("llama.cpp", {"ubatch": 32}, {}, {}, "draft args: ubatch"),
+        ("llama.cpp", {"flash_attention": False}, {}, {}, "draft args: flash_attention"),
+        ("llama.cpp", {"extra": ("--no-mmap",)}, {}, {}, "draft args: extra"),
+        ("llama.cpp", {"rpc": ("localhost:50052",)}, {}, {}, "draft args: rpc"),
+        # -cd would be read, and the target's context be taken all the same.
+        ("llama.cpp", {}, {}, {"draft_context": 256}, "draft args: context cannot be set"),
+        ("llama.cpp", {"cache_type_k": "q6_0"}, {}, {}, "no KV cache of type q6_0"),
+        ("llama.cpp", {}, {"cache_type_k": "q6_0"}, {}, "no KV cache of type q6_0"),
+        ("ik_llama.cpp", {"rpc": ("localhost:50052",)}, {}, {}, "built without RPC"),
+        ("ik_llama.cpp", {"override_tensor": ('a"b=CPU',)}, {}, {}, "cannot quote"),
+        ("ik_llama.cpp", {"threads": 1}, {"threads": 2}, MTP, "threads cannot be set: a head runs"),
+    ],
+)
+def test_what_an_engine_cannot_say_is_refused(
+    flavour: str, own: Args, target: Args, job: Args, message: str, command: Words
+) -> None:
+    kind = PrerequisiteError if "KV cache" in message or "RPC" in message else InputError
+    with pytest.raises(kind, match=message):
+        command(flavour, ModelArgs(**own), ModelArgs(**target), **job)
+
+
+def test_a_context_of_the_draft_s_own_is_ik_s(words: Words) -> None:
     command = " ".join(words("ik_llama.cpp", context=2048, draft_context=512))
     assert "--ctx-size 2048" in command
     assert command.endswith("--draft-params -c 512")
-    with pytest.raises(InputError, match="draft args: context cannot be set"):
-        words("llama.cpp", context=2048, draft_context=512)
-
-
-HEADS = [
-    # kind, its own file or the target's, mainline, ik
-    (HeadKind.MTP, "t", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.MTP, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.DFLASH, "d", "draft-dflash", "dflash:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.DSPARK, "d", "draft-dspark", "dspark:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.ASSISTANT, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.EAGLE3, "d", "draft-eagle3", None),
-]
-
-
-@pytest.mark.parametrize(("kind", "file", "mainline", "ik"), HEADS)
-def test_a_head_is_said_by_its_kind(
-    words: Callable[..., list[str]],
-    tmp_path: Path,
-    kind: HeadKind,
-    file: str,
-    mainline: str,
-    ik: str | None,
-) -> None:
-    """The head inside of the target's file is no second model."""
-    two, path = ModelArgs(threads=2), str(tmp_path / "d")
-    for flavour, expected in zip(BOTH, (mainline, ik), strict=True):
-        if expected is not None:
-            command = words(flavour, two, two, draft=tmp_path / file, head=kind)
-            assert command[command.index("--spec-type") + 1] == expected
-            assert (path in command) is (file == "d")
-            assert "--draft-params" not in command
-
-
-def test_a_head_of_ik_runs_with_the_target_s_arguments(command: Callable[..., str]) -> None:
-    with pytest.raises(InputError, match="draft args: threads cannot be set: a head runs with"):
-        command("ik_llama.cpp", ModelArgs(threads=1), ModelArgs(threads=2), head=HeadKind.MTP)
-
-
-@pytest.mark.parametrize(
-    ("args", "mainline", "ik"),
-    [
-        ({"n_gpu_layers": 9}, "--spec-draft-ngl 9", "--n-gpu-layers-draft 9"),
-        (
-            {"override_tensor": ("exps=CPU", "a|b=CPU")},
-            "--spec-draft-override-tensor exps=CPU --spec-draft-override-tensor a|b=CPU",
-            "--draft-params -ot exps=CPU -ot a|b=CPU",
-        ),
-        ({"cpu_moe": True}, "--spec-draft-cpu-moe", "--draft-params -cmoe"),
-        ({"n_cpu_moe": 3}, "--spec-draft-n-cpu-moe 3", "--draft-params -ncmoe 3"),
-        ({"devices": ("A", "B")}, "--spec-draft-device A,B", "--device-draft A,B"),
-        ({"cache_type_k": "q8_0"}, "--spec-draft-type-k q8_0", "--cache-type-k-draft q8_0"),
-        ({"cache_type_v": "bf16"}, "--spec-draft-type-v bf16", "--cache-type-v-draft bf16"),
-        ({"threads": 2}, "--spec-draft-threads 2", "--draft-params -t 2"),
-        ({"threads_batch": 2}, "--spec-draft-threads-batch 2", "--draft-params -tb 2"),
-        ({"batch": 64}, None, "--draft-params -b 64"),
-        ({"ubatch": 32}, None, "--draft-params -ub 32"),
-        ({"flash_attention": False}, None, "--draft-params -fa off"),
-        (
-            {"extra": ("--spec-draft-poll", "0")},
-            "--spec-draft-poll 0",
-            "--draft-params --spec-draft-poll 0",
-        ),
-        ({"extra": ("--no-mmap",)}, None, "--draft-params --no-mmap"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-@pytest.mark.parametrize("flavour", BOTH)
-def test_every_argument_in_each_engine_s_words(
-    flavour: str, args: dict[str, Any], mainline: str | None, ik: str, command: Callable[..., str]
-) -> None:
-    expected = mainline if flavour == "llama.cpp" else ik
-    if expected is None:
-        # llama-server has one setting for both models: refused, unless it is the target's anyway.
-        with pytest.raises(InputError, match="draft args"):
-            command(flavour, ModelArgs(**args))
-        return
-    assert command(flavour, ModelArgs(**args)).endswith(expected)
-
-
-@pytest.mark.parametrize("name", ["batch", "ubatch", "flash_attention"])
-def test_mainline_takes_what_the_target_has(name: str, command: Callable[..., str]) -> None:
-    given: dict[str, Any] = {name: True if name == "flash_attention" else 64}
-    same = ModelArgs(**given)
-    assert command("llama.cpp", same, same)
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "inside"),
-    [
-        ({"cpu_moe": True}, {}, "-ncmoe 0"),
-        ({"n_cpu_moe": 9}, {}, "-ncmoe 0"),
-        ({"n_cpu_moe": 9}, {"n_cpu_moe": 2}, "-ncmoe 2"),
-        ({"override_tensor": ("exps=CPU",)}, {}, "-ncmoe 0"),
-        ({"override_tensor": (r"\.ffn_.*_exps\.=CPU",)}, {"n_cpu_moe": 1}, "-ncmoe 1"),
-        ({"override_tensor": ("exps=CPU",)}, {"override_tensor": ("x=CPU",)}, "-ot x=CPU -ncmoe 0"),
-        ({"threads": 8, "threads_batch": 16}, {"threads": 2}, "-t 2 -tb 2"),
-    ],
-)
-def test_ik_takes_back_what_the_draft_would_inherit(
-    target: dict[str, Any], draft: dict[str, Any], inside: str, command: Callable[..., str]
-) -> None:
-    text = command("ik_llama.cpp", ModelArgs(**draft), ModelArgs(**target))
-    assert text.partition("--draft-params ")[2] == inside
 
 
 @pytest.mark.parametrize(
@@ -202,13 +222,7 @@ def test_ik_s_draft_has_a_batch_for_any_prompt(
     assert mainline.as_draft(NONE, one, context).batch == one.batch
 
 
-def test_ik_s_kv_cache_is_not_the_target_s(command: Callable[..., str]) -> None:
-    target = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0")
-    text = command("ik_llama.cpp", ModelArgs(cache_type_v="q4_0"), target)
-    assert "--cache-type-k-draft f16 --cache-type-v-draft q4_0" in text
-
-
-def test_ik_overrides_of_the_target(words: Callable[..., list[str]]) -> None:
+def test_ik_overrides_of_the_target(words: Words) -> None:
     """Of experts they are said so that the draft can differ; of others it cannot."""
     target = ModelArgs(override_tensor=("exps=CPU",))
     command = words("ik_llama.cpp", NONE, target)
@@ -225,7 +239,7 @@ def test_ik_overrides_of_the_target(words: Callable[..., list[str]]) -> None:
     assert "cpu_moe" in str(caught.value.hint)
 
 
-def test_what_older_builds_cannot_say(command: Callable[..., str]) -> None:
+def test_what_older_builds_cannot_say(command: Words) -> None:
     three = ModelArgs(threads=3)
     older: dict[str, Any] = {"flags": lambda flag: flag not in ("--draft-params", "-draft")}
     assert command("ik_llama.cpp", NONE, **older)
@@ -235,34 +249,6 @@ def test_what_older_builds_cannot_say(command: Callable[..., str]) -> None:
     assert command("llama.cpp", three, **older).endswith("--threads-draft 3")
     with pytest.raises(PrerequisiteError, match="has no --spec-draft-threads"):
         command("llama.cpp", three, flags=lambda flag: "threads" not in flag)
-
-
-@pytest.mark.parametrize("flavour", BOTH)
-def test_a_kv_type_that_the_engine_lacks(flavour: str, command: Callable[..., str]) -> None:
-    args = ModelArgs(cache_type_k="q6_0")
-    if flavour == "ik_llama.cpp":
-        assert "q6_0" in command(flavour, args)
-        return
-    for draft, target in ((args, NONE), (NONE, args)):
-        with pytest.raises(PrerequisiteError, match="no KV cache of type q6_0"):
-            command(flavour, draft, target)
-
-
-def test_words_that_draft_params_cannot_quote(command: Callable[..., str]) -> None:
-    args = ModelArgs(override_tensor=("a b=CPU",))
-    assert command("ik_llama.cpp", args).endswith('--draft-params -ot "a b=CPU"')
-    with pytest.raises(InputError, match="cannot quote"):
-        command("ik_llama.cpp", ModelArgs(override_tensor=('a"b=CPU',)))
-    # A pattern's own characters are no shell's: the engine reads them as they are.
-    text = command("ik_llama.cpp", ModelArgs(override_tensor=(r"blk\.(1|2)\..*exps=CPU",)))
-    assert text.endswith(r"--draft-params -ot blk\.(1|2)\..*exps=CPU")
-
-
-def test_rpc_is_refused_where_the_build_would_ignore_it(command: Callable[..., str]) -> None:
-    with pytest.raises(PrerequisiteError, match="built without RPC"):
-        command("ik_llama.cpp", ModelArgs(rpc=("localhost:50052",)))
-    with pytest.raises(InputError, match="draft args: rpc"):
-        command("llama.cpp", ModelArgs(rpc=("localhost:50052",)))
 
 
 def run(engine: Any, tmp_path: Path, target: ModelArgs, draft: ModelArgs) -> tuple[str, Any]:
@@ -344,9 +330,7 @@ def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -
 
 
 @pytest.mark.parametrize("flavour", BOTH)
-def test_slots_share_out_the_context_and_ik_drafts_with_one(
-    words: Callable[..., list[str]], flavour: str
-) -> None:
+def test_slots_share_out_the_context_and_ik_drafts_with_one(words: Words, flavour: str) -> None:
     command = words(flavour, slots=4, draft=None)
     assert command[command.index("--parallel") + 1] == "4"
     assert command[command.index("--ctx-size") + 1] == "2048"
