@@ -195,6 +195,7 @@ def test_types_are_compared_by_what_they_are() -> None:
     assert not same_type("q4_K", "q4_0")
     assert compare({"a": "q4_K"}, {"a": "q4_K", "n": "f32"}, {"a": "q4_K", "n": "f32"}) == ()
     assert compare({"a": "q4_K"}, {}, {"a": "q4_K"}) == ("a: is not in the log",)
+    assert len(compare({"a": "q4_K"}, {"a": "q5_0"}, {"a": "q5_0"})) == 1
     assert len(compare({}, {"a": "q4_0"}, {"a": "q4_K"})) == 1
 
 
