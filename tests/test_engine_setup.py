@@ -70,11 +70,12 @@ def test_prerequisites_come_with_the_line_that_installs_them(
     assert "apt install cmake" in cmake
 
 
+Pip = Callable[..., list[list[str]]]
 BROKEN = {"llama-quantize": "missing"}
 
 
 @pytest.fixture
-def pip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
     """``pip(outcomes)``: stands in for the build; each call leaves the failures that come next."""
 
     def stand_in(*outcomes: dict[str, str]) -> list[list[str]]:
@@ -93,7 +94,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
     return stand_in
 
 
-def test_one_build_when_the_tools_are_there_after_it(pip: Callable[..., list[list[str]]]) -> None:
+def test_one_build_when_the_tools_are_there_after_it(pip: Pip) -> None:
     calls = pip(BROKEN, {})
     ensure(Path("engine.lock"))
     (call,) = calls
@@ -101,7 +102,7 @@ def test_one_build_when_the_tools_are_there_after_it(pip: Callable[..., list[lis
     assert "--no-cache-dir" not in call
 
 
-def test_a_cached_wheel_without_tools_is_built_again(pip: Callable[..., list[list[str]]]) -> None:
+def test_a_cached_wheel_without_tools_is_built_again(pip: Pip) -> None:
     calls = pip(BROKEN, BROKEN, {})
     ensure(None)
     first, second = calls

@@ -113,7 +113,7 @@ def test_ik_server(ik_engine: Any, serving: Make, tiny_model: Path) -> None:
 
 
 @pytest.fixture
-def drafting(supervisor: Supervisor) -> Callable[..., Server]:
+def drafting(supervisor: Supervisor) -> Make:
     """``drafting(engine, threads, context)``: a server of the demo's pair."""
 
     def server(engine: Any, threads: int, context: int) -> Server:
@@ -127,7 +127,7 @@ def drafting(supervisor: Supervisor) -> Callable[..., Server]:
 
 @pytest.mark.ik
 def test_a_streamed_answer_of_ik_shows_when_its_draft_read_the_prompt(
-    ik_engine: Any, drafting: Callable[..., Server]
+    ik_engine: Any, drafting: Make
 ) -> None:
     texts = "Once upon a time", "def add(a, b):\n    return a + b\n\n\n" * 90
     with drafting(ik_engine, 1, 2048) as server:
@@ -147,9 +147,7 @@ def test_a_streamed_answer_of_ik_shows_when_its_draft_read_the_prompt(
 
 
 @pytest.mark.ik
-def test_a_request_after_a_stream_finds_ik_there(
-    ik_engine: Any, drafting: Callable[..., Server]
-) -> None:
+def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, drafting: Make) -> None:
     """It ends its connection after a stream without a word, which the next request ran into."""
     with drafting(ik_engine, 2, 1024) as server:
         for number in range(20):

@@ -29,22 +29,24 @@ from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.scoring.simulate import Profile, positions_of, simulate
-from tests.engines.load_log import read_load_log
+from tests.engines.load_log import LoadedModel, read_load_log
 
 pytestmark = pytest.mark.engine
 
 PROMPT = (1, 40, 50, 60, 61, 62)
 PLAIN = ModelArgs(threads=1)
+Load = Callable[..., ModelInfo]
+Start = Callable[[], Worker]
 
 
 @pytest.fixture(scope="module")
-def start(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Worker]:
+def start(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Start:
     supervisor = Supervisor(tmp_path_factory.mktemp("logs"))
     return lambda: Worker.open(engine, supervisor)
 
 
 @pytest.fixture(scope="module")
-def worker(start: Callable[[], Worker]) -> Iterator[Worker]:
+def worker(start: Start) -> Iterator[Worker]:
     with start() as one:
         yield one
 
@@ -71,7 +73,7 @@ def noisy_draft(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def loaded(engine: Engine, worker: Worker, tiny_model: Path) -> Callable[..., ModelInfo]:
+def loaded(engine: Engine, worker: Worker, tiny_model: Path) -> Load:
     """``loaded(context, carry=..., args of the model)``: the tiny model as its server runs it."""
 
     def load(context: int, args: ModelArgs = PLAIN, carry: bool = False, **more: Any) -> ModelInfo:
@@ -323,7 +325,7 @@ def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
 
 
 def test_another_context_takes_over_what_was_read(
-    engine: Engine, worker: Worker, loaded: Callable[..., ModelInfo]
+    engine: Engine, worker: Worker, loaded: Load
 ) -> None:
     plain = ModelArgs(flash_attention=False)
     text = random_text(350)
@@ -352,9 +354,7 @@ def test_another_context_takes_over_what_was_read(
     assert loaded(512, plain, outputs=3).carried == 0, "not asked for"
 
 
-def test_batches_of_several_slots_are_timed(
-    engine: Engine, worker: Worker, loaded: Callable[..., ModelInfo]
-) -> None:
+def test_batches_of_several_slots_are_timed(engine: Engine, worker: Worker, loaded: Load) -> None:
     loaded(256, outputs=5, slots=3)
     texts = random_text((3, 45))
     before, following = list(texts[:, :40]), list(texts[:, 40:])
@@ -376,7 +376,7 @@ def test_batches_of_several_slots_are_timed(
 
 
 def test_arguments_and_flags_that_change_tokens_change_the_replay(
-    worker: Worker, loaded: Callable[..., ModelInfo]
+    worker: Worker, loaded: Load
 ) -> None:
     text = random_text(60)
     types = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention=True)
@@ -390,7 +390,7 @@ def test_arguments_and_flags_that_change_tokens_change_the_replay(
     assert np.abs(plain - other).max() > 0.01
 
 
-def test_memory_does_not_grow_with_the_text(start: Callable[[], Worker], tiny_model: Path) -> None:
+def test_memory_does_not_grow_with_the_text(start: Start, tiny_model: Path) -> None:
     peaks = []
     for length in (180, 1800):
         with start() as one:
@@ -402,20 +402,19 @@ def test_memory_does_not_grow_with_the_text(start: Callable[[], Worker], tiny_mo
 
 
 def test_bad_requests_are_answered_and_survived(target: Worker, tmp_path: Path) -> None:
-    with pytest.raises(StepError, match="token 320 at 0 is outside"):
-        target.replay((320,), (1,))
-    with pytest.raises(StepError, match="do not fit the context"):
-        target.replay(PROMPT, np.full(600, 5))
-    with pytest.raises(StepError, match="needs a prompt"):
-        target.replay((), (1,))
-    with pytest.raises(StepError, match="unknown operation"):
-        target._request("fly")
-    with pytest.raises(StepError, match="unknown profile"):
-        target.live_shapes(PROMPT, (5,), profile="ik-1999", n_max=3)
     beyond: dict[str, Any] = {"prompt@": 0, "prompt#": 99}
-    with pytest.raises(StepError, match="lies outside the payload"):
-        target._request("replay", **beyond)
     empty = np.zeros((1, 2), np.int32), np.zeros((2, 2), np.float32)
+    requests: dict[str, Callable[[], object]] = {
+        "token 320 at 0 is outside": lambda: target.replay((320,), (1,)),
+        "do not fit the context": lambda: target.replay(PROMPT, np.full(600, 5)),
+        "needs a prompt": lambda: target.replay((), (1,)),
+        "unknown operation": lambda: target._request("fly"),
+        "unknown profile": lambda: target.live_shapes(PROMPT, (5,), profile="ik-1999", n_max=3),
+        "lies outside the payload": lambda: target._request("replay", **beyond),
+    }
+    for message, request in requests.items():
+        with pytest.raises(StepError, match=message):
+            request()
     with pytest.raises(InternalError):
         target.replay(PROMPT, (5,), reference=empty)
     assert len(target.replay(PROMPT, (5, 6)).argmax) == 2
@@ -425,9 +424,7 @@ def test_bad_requests_are_answered_and_survived(target: Worker, tmp_path: Path) 
         target.load(ModelLoad(broken))
 
 
-def test_raw_flags_and_the_servers_defaults_reach_the_library(
-    engine: Engine, loaded: Callable[..., ModelInfo]
-) -> None:
+def test_raw_flags_and_the_servers_defaults_reach_the_library(engine: Engine, loaded: Load) -> None:
     flags = ("--rope-freq-base", "5000", "--rope-scale", "2", "-nkvo")
     wanted = {"rope_freq_base": 5000.0, "rope_freq_scale": 0.5, "offload_kqv": 0}
     if engine.flavour is Flavour.IK_LLAMA_CPP:
@@ -455,9 +452,7 @@ def test_a_parameter_that_the_library_lacks_is_named_by_its_flag(
     assert default.name not in info.library
 
 
-def test_the_fortieth_override_counts_and_what_is_unknown_is_named(
-    loaded: Callable[..., ModelInfo],
-) -> None:
+def test_the_fortieth_override_counts_and_what_is_unknown_is_named(loaded: Load) -> None:
     idle = tuple(rf"blk\.{9000 + i}\.=CPU" for i in range(39))
     loaded(64, ModelArgs(override_tensor=(*idle, "x=CPU")))
     with pytest.raises(StepError, match="no device memory called 'CUDA7'"):
@@ -467,18 +462,20 @@ def test_the_fortieth_override_counts_and_what_is_unknown_is_named(
 
 
 def test_a_batch_larger_than_8192_loads_and_is_cut_to_the_context(
-    worker: Worker, loaded: Callable[..., ModelInfo]
+    worker: Worker, loaded: Load
 ) -> None:
+    def running() -> LoadedModel:
+        return read_load_log(worker.log.read_text(errors="replace"))[-1]
+
     loaded(512, ModelArgs(batch=32768))
-    assert read_load_log(worker.log.read_text(errors="replace"))[-1]["batch"] == 512
+    assert running()["batch"] == 512
     loaded(9216, ModelArgs(batch=32768, ubatch=9216))
-    running = read_load_log(worker.log.read_text(errors="replace"))[-1]
-    assert (running["batch"], running["ubatch"]) == (9216, 9216)
+    assert (running()["batch"], running()["ubatch"]) == (9216, 9216)
     found = worker.replay(PROMPT, random_text(9000))  # more than 8,192 rows of logits in one batch
     assert np.isfinite(found.logq).all()
 
 
-def test_a_crash_kills_only_the_worker(start: Callable[[], Worker]) -> None:
+def test_a_crash_kills_only_the_worker(start: Start) -> None:
     with start() as one:
         with pytest.raises(StepError, match="SIGABRT") as caught:
             reduce(one, [0.0], abort=True)
@@ -488,9 +485,7 @@ def test_a_crash_kills_only_the_worker(start: Callable[[], Worker]) -> None:
             one.tokenize("x")
 
 
-def test_a_request_that_takes_too_long_is_stopped(
-    start: Callable[[], Worker], tiny_model: Path
-) -> None:
+def test_a_request_that_takes_too_long_is_stopped(start: Start, tiny_model: Path) -> None:
     with start() as one:
         one.load(ModelLoad(tiny_model, context=2000))
         one.timeout_s = 0.05
@@ -499,18 +494,18 @@ def test_a_request_that_takes_too_long_is_stopped(
         assert not Path(f"/proc/{one.pid}").exists()
 
 
-def test_the_program_is_built_once(engine: Engine) -> None:
-    files = locate(engine)
+@pytest.fixture
+def files(engine: Engine) -> EngineFiles:
+    return locate(engine)
+
+
+def test_the_program_is_built_once_and_by_a_compiler(
+    files: EngineFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     program = build_worker(files)
     before = program.stat().st_mtime_ns
     assert build_worker(files) == program
     assert program.stat().st_mtime_ns == before
-
-
-def test_no_compiler_is_a_prerequisite(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    files = locate(engine)
     monkeypatch.setenv("COOK_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(PrerequisiteError, match="no-such-compiler") as caught:
@@ -518,8 +513,7 @@ def test_no_compiler_is_a_prerequisite(
     assert "apt-get install gcc" in (caught.value.hint or "")
 
 
-def test_headers_of_another_version_are_refused(engine: Engine, tmp_path: Path) -> None:
-    files = locate(engine)
+def test_headers_of_another_version_are_refused(files: EngineFiles, tmp_path: Path) -> None:
     foreign = tmp_path / "include"
     foreign.mkdir()
     for header in (h for directory in files.include_dirs for h in directory.glob("*.h")):
@@ -533,9 +527,8 @@ def test_headers_of_another_version_are_refused(engine: Engine, tmp_path: Path) 
 
 
 def test_code_that_does_not_compile_is_reported(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: EngineFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = locate(engine)
     monkeypatch.setitem(compile.UNITS, "worker_reduce.c", ("-include", "no-such-header.h"))
     with pytest.raises(StepError, match="does not compile"):
         build_worker(EngineFiles(files.flavour, "bad", files.include_dirs, files.library_dirs))
