@@ -120,27 +120,23 @@ def test_faults_of_tools_that_read_a_text(
     tmp_path: Path,
 ) -> None:
     engine, output = standin_engine(fault, tool), tmp_path / "made" / "output"
+    run: dict[str, Callable[[], object]] = {
+        "imatrix": lambda: tool_runs.imatrix(engine, text, output, supervisor),
+        "perplexity": lambda: tool_runs.perplexity(engine, text, supervisor, output),
+    }
     with pytest.raises(StepError) as caught:
-        if tool == "imatrix":
-            tool_runs.imatrix(engine, text, output, supervisor)
-        else:
-            tool_runs.perplexity(engine, text, supervisor, output)
+        run[tool]()
     check(caught.value, (ANY_TOOL | OF_TEXTS[tool])[fault])
     assert list(output.parent.iterdir()) == []
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("fault", "when", "message"),
-    [
-        ("few_chunks", "", "3 of 4 chunks"),
-        ("other_vocabulary", "--kl-divergence ", r"inconsistent vocabulary \(320 vs 321\)"),
-        ("short_base", "--kl-divergence ", "chunk 3"),
-    ],
+    ("fault", "message"),
+    [("other_vocabulary", r"inconsistent vocabulary \(320 vs 321\)"), ("short_base", "chunk 3")],
 )
-def test_perplexity_lies(
+def test_perplexity_and_divergence_lie(
     fault: str,
-    when: str,
     message: str,
     bundled: Any,
     standin_engine: Make,
@@ -148,15 +144,14 @@ def test_perplexity_lies(
     text: TextJob,
     tmp_path: Path,
 ) -> None:
-    engine = standin_engine(fault, "perplexity", when, real=bundled.facts.bin_dir)
-    base = tmp_path / "base.bin"
-    if when:
-        tool_runs.perplexity(bundled, text, supervisor, base)
+    base, real = tmp_path / "base.bin", bundled.facts.bin_dir
+    engine = standin_engine("few_chunks", "perplexity", name="few", real=real)
+    with pytest.raises(StepError, match="3 of 4 chunks"):
+        tool_runs.perplexity(engine, text, supervisor)
+    tool_runs.perplexity(bundled, text, supervisor, base)
+    engine = standin_engine(fault, "perplexity", real=real)
     with pytest.raises(StepError, match=message):
-        if when:
-            tool_runs.divergence(engine, text.model, base, supervisor, threads=1)
-        else:
-            tool_runs.perplexity(engine, text, supervisor)
+        tool_runs.divergence(engine, text.model, base, supervisor, threads=1)
 
 
 @pytest.mark.parametrize(
