@@ -198,10 +198,10 @@ def test_a_file_names_no_directory_of_programs(
     standin_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recipe or a record would bring its own programs; only the user's word may."""
-    engine = standin_engine(name="beside")
+    engine = standin_engine(name="near")
     folder = Path(engine.facts.bin_dir)
     monkeypatch.chdir(folder.parent)
-    for spec in (str(folder), f"x={folder}", "./bin", "../beside/bin"):
+    for spec in (str(folder), f"x={folder}", "./bin", "../near/bin"):
         assert discover(spec).name
         with pytest.raises(InputError, match="no name of an engine"):
             named(spec)
