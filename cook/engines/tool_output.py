@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cook.engines.process.outcome import OnOutput
 from cook.engines.process.supervisor import Supervisor
 
 # Lines are split over two streams and cut by other messages: log prefixes may stand anywhere.
@@ -185,24 +185,26 @@ def _finite(text: str) -> float | None:
 _KEEP = 2048
 
 
-def meter(supervisor: Supervisor) -> OnOutput:
+def meter(supervisor: Supervisor) -> Callable[[str, bytes], None]:
     """An ``on_output`` callback that reports to ``supervisor.on_progress`` how far a tool is.
 
     Output comes in arbitrary pieces and without newlines, so each stream keeps its last part.
     """
-    last: dict[str, str] = {}
+    report, last = supervisor.on_progress, dict[str, str]()
     total: int | None = None
     printed: tuple[int, int | None] | None = None
 
     def read(stream: str, chunk: bytes) -> None:
         nonlocal total, printed
+        if report is None:
+            return
         text = last.get(stream, "") + chunk[-_KEEP:].decode("utf-8", errors="replace")
         last[stream] = text[-_KEEP:]
         total = parse_planned_chunks(text) if total is None else total
         progress = progress_of(text, total)
-        if supervisor.on_progress is not None and progress not in (None, printed):
+        if progress is not None and progress != printed:
             printed = progress
-            supervisor.on_progress(*progress)
+            report(*progress)
 
     return read
 
