@@ -29,7 +29,7 @@ from pathlib import Path
 
 from cook.engines.process.outcome import Outcome, ProcessSpec, clean
 from cook.engines.process.supervisor import Supervisor, ask
-from cook.errors import CookError
+from cook.errors import CookError, PrerequisiteError
 
 PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
@@ -43,10 +43,6 @@ SAY_EVERY_S = 20.0
 TIME_BY_STEPS = (0.0, 0.05, 0.1, 0.16, 0.3, 0.44, 0.58, 0.71, 0.84, 0.88, 0.91)
 """Share of the whole time when each tenth of the steps was done, as one build on two cores took it
 (the first three by eye); the rest goes to packing and checking."""
-
-
-class SetupError(Exception):
-    """The engine cannot be built here; the text says what to do."""
 
 
 def bin_dir() -> Path | None:
@@ -112,7 +108,7 @@ def compiler_takes(compiler: str, flags: tuple[str, ...]) -> bool:
 
 
 def cmake_args(machine: str, system: str, *, avoid_amx: bool) -> str:
-    """``CMAKE_ARGS`` for a build with tools that start by themselves."""
+    """``CMAKE_ARGS`` for a build with tools that need no search path for their libraries."""
     origin = "@loader_path" if system == "Darwin" else "$ORIGIN"
     separator = ";" if system == "Darwin" else ":"
     args = [
@@ -168,7 +164,9 @@ def build(argv: list[str], arguments: str, log: Path) -> None:
             outcome = Supervisor(Path(logs)).run(spec).outcome
     if outcome is not Outcome.OK:
         tail = clean(log.read_text(errors="replace")).splitlines()[-25:]
-        raise SetupError("\n".join([*tail, f"building {PACKAGE} failed; the whole log is {log}"]))
+        raise PrerequisiteError(
+            "\n".join([*tail, f"building {PACKAGE} failed; the whole log is {log}"])
+        )
 
 
 class Pace:
@@ -244,7 +242,7 @@ def ensure(lock: Path | None) -> None:
         say(f"bundled engine: {PACKAGE} {VERSION} with its tools is in {bin_dir()}")
         return
     if missing := missing_prerequisites():
-        raise SetupError("\n".join(missing))
+        raise PrerequisiteError("\n".join(missing))
     compiler = find_compiler()
     avoid_amx = compiler is not None and compiler_takes(compiler, NO_AMX)
     arguments = cmake_args(platform.machine(), platform.system(), avoid_amx=avoid_amx)
@@ -262,7 +260,9 @@ def ensure(lock: Path | None) -> None:
         if cached:
             say("pip's cache held a build without usable tools; building again without the cache")
     reasons = "\n".join(f"{tool}: {reason}" for tool, reason in broken.items())
-    raise SetupError(f"{PACKAGE} was built, but its tools are unusable; see {log}\n{reasons}")
+    raise PrerequisiteError(
+        f"{PACKAGE} was built, but its tools are unusable; see {log}\n{reasons}"
+    )
 
 
 def main() -> int:
@@ -277,9 +277,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ensure(arguments.lock)
-    except SetupError as error:
+    except PrerequisiteError as error:
         say(f"error: {error}")
-        return 5
+        return error.exit_code
     except KeyboardInterrupt:
         say("interrupted")
         return 130

@@ -178,7 +178,7 @@ def standin_engine(
     """``standin_engine(fault, tool, when="", flavour="llama.cpp", real=DIR|None)`` -> Engine.
 
     Its tools are stand-ins: calls of ``tool`` whose arguments contain ``when`` show ``fault``
-    (a function of tests/engines/standins/standin.py, or ``server-<kind>``); all other calls
+    (one of tests/engines/standins/standin.py, or ``server-<kind>``); all other calls
     become the real tools in ``real``. More faults: ``faults=[{tool, fault, when}, ...]``. Files
     are written under temporary names that keep the stem of the wanted one: let ``when`` be that.
     The directory (``engine.facts.bin_dir``) also works as ``--engine name=DIR``.

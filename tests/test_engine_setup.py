@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook import engine_setup
-from cook.engine_setup import NO_AMX, SetupError, cmake_args, ensure, start_failure
+from cook.engine_setup import NO_AMX, cmake_args, ensure, start_failure
+from cook.errors import PrerequisiteError
 
 
 def script(path: Path, text: str) -> Path:
@@ -22,23 +24,20 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_tools_find_their_libraries_by_themselves() -> None:
-    arguments = cmake_args("x86_64", "Linux", avoid_amx=True)
-    assert "'-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib:$ORIGIN'" in arguments
+def test_what_cmake_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools find their libraries, AMX is avoided only where it can be, what is built
+    is what is checked, and the user's words come last."""
+    linux = cmake_args("x86_64", "Linux", avoid_amx=True)
+    assert "'-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib:$ORIGIN'" in linux
     assert "@loader_path/../lib" in cmake_args("arm64", "Darwin", avoid_amx=True)
-
-
-@pytest.mark.parametrize(
-    ("machine", "avoid", "flagged"),
-    [("x86_64", True, True), ("x86_64", False, False), ("aarch64", True, False)],
-)
-def test_amx_is_avoided_only_where_it_can_be(machine: str, avoid: bool, flagged: bool) -> None:
-    assert (NO_AMX[0] in cmake_args(machine, "Linux", avoid_amx=avoid)) is flagged
-
-
-def test_the_users_cmake_args_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NO_AMX[0] in linux
+    assert NO_AMX[0] not in cmake_args("x86_64", "Linux", avoid_amx=False)
+    assert NO_AMX[0] not in cmake_args("aarch64", "Linux", avoid_amx=True)
+    assert f"'-DCOOK_ENGINE_TOOLS={';'.join(engine_setup.TOOLS)}'" in linux
+    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={engine_setup.CMAKE_FILE}" in linux
+    assert engine_setup.CMAKE_FILE.is_file()
     monkeypatch.setenv("CMAKE_ARGS", "-DGGML_CUDA=ON")
-    assert cmake_args("x86_64", "Linux", avoid_amx=True).endswith(" -DGGML_CUDA=ON")
+    assert cmake_args("x86_64", "Linux", avoid_amx=True) == f"{linux} -DGGML_CUDA=ON"
 
 
 @pytest.mark.parametrize(
@@ -71,75 +70,69 @@ def test_prerequisites_come_with_the_line_that_installs_them(
     assert "apt install cmake" in cmake
 
 
-class Pip:
-    """Stands in for the build: each call leaves the failures that come next."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: dict[str, str]) -> None:
-        self.calls: list[list[str]] = []
-        self.outcomes = list(outcomes)
-        monkeypatch.setattr(engine_setup, "installed_version", lambda: None)
-        monkeypatch.setattr(engine_setup, "missing_prerequisites", list)
-        monkeypatch.setattr(engine_setup, "failures", lambda: self.outcomes[0])
-        monkeypatch.setattr(engine_setup, "build", self)
-
-    def __call__(self, argv: list[str], arguments: str, log: Path) -> None:
-        self.calls.append(argv)
-        del self.outcomes[0]
-
-
+Pip = Callable[..., list[list[str]]]
 BROKEN = {"llama-quantize": "missing"}
 
 
-def test_one_build_when_the_tools_are_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pip = Pip(monkeypatch, BROKEN, {})
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """``pip(outcomes)``: stands in for the build; each call leaves the failures that come next."""
+
+    def stand_in(*outcomes: dict[str, str]) -> list[list[str]]:
+        left, calls = list(outcomes), list[list[str]]()
+
+        def build(argv: list[str], arguments: str, log: Path) -> None:
+            calls.append(argv)
+            del left[0]
+
+        monkeypatch.setattr(engine_setup, "installed_version", lambda: None)
+        monkeypatch.setattr(engine_setup, "missing_prerequisites", list)
+        monkeypatch.setattr(engine_setup, "failures", lambda: left[0])
+        monkeypatch.setattr(engine_setup, "build", build)
+        return calls
+
+    return stand_in
+
+
+def test_one_build_when_the_tools_are_there_after_it(pip: Pip) -> None:
+    calls = pip(BROKEN, {})
     ensure(Path("engine.lock"))
-    (call,) = pip.calls
+    (call,) = calls
     assert "--require-hashes" in call
     assert "--no-cache-dir" not in call
 
 
-def test_a_cached_wheel_without_tools_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    pip = Pip(monkeypatch, BROKEN, BROKEN, {})
+def test_a_cached_wheel_without_tools_is_built_again(pip: Pip) -> None:
+    calls = pip(BROKEN, BROKEN, {})
     ensure(None)
-    first, second = pip.calls
+    first, second = calls
     assert "--no-cache-dir" not in first
     assert "--no-cache-dir" in second
     assert second[-1] == f"{engine_setup.PACKAGE}=={engine_setup.VERSION}"
-
-
-def test_tools_that_never_come_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    Pip(monkeypatch, BROKEN, BROKEN, BROKEN)
-    with pytest.raises(SetupError, match="llama-quantize: missing"):
+    pip(BROKEN, BROKEN, BROKEN)
+    with pytest.raises(PrerequisiteError, match="llama-quantize: missing"):
         ensure(None)
 
 
 def test_a_failed_build_shows_the_end_of_its_log(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "print('[1/2] x'); print('the reason'); raise SystemExit(1)"]
-    with pytest.raises(SetupError, match=r"(?s)the reason.*whole log is"):
+    with pytest.raises(PrerequisiteError, match=r"(?s)the reason.*whole log is"):
         engine_setup.build(argv, "", tmp_path / "log")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_the_time_left_goes_on_where_nothing_is_said() -> None:
-    clock = Clock()
-    pace = engine_setup.Pace(clock)
-    clock.now = 14
+    now = 0.0
+    pace = engine_setup.Pace(lambda: now)
+    now = 14
     assert str(pace) == "10 s so far"
-    clock.now = 60
+    now = 60
     pace.read(b"[50/1")
     assert pace.expected_s is None
     pace.read(b"00] cc a.c\nnoise [99/100]\n[5/0] x\n[9/3] y\n")
     left = 60 / engine_setup.share_of_time(0.5) - 60
     assert str(pace).startswith("1 min so far, about ")
     assert str(pace).endswith(" left")
-    clock.now = 60 + left - 5
+    now = 60 + left - 5
     assert str(pace).endswith("so far, nearly done")
 
 
@@ -182,10 +175,3 @@ def test_stopping_a_build_stops_what_it_started(tmp_path: Path, number: signal.S
     while child.exists() and child.read_bytes() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not child.exists() or not child.read_bytes()
-
-
-def test_what_is_built_is_what_is_checked() -> None:
-    arguments = cmake_args("x86_64", "Linux", avoid_amx=True)
-    assert f"'-DCOOK_ENGINE_TOOLS={';'.join(engine_setup.TOOLS)}'" in arguments
-    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={engine_setup.CMAKE_FILE}" in arguments
-    assert engine_setup.CMAKE_FILE.is_file()

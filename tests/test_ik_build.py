@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +129,11 @@ def test_bytes_are_those_of_the_scripts_command(
     (imatrix,) = steps(ling, "imatrix")
     artifact = Store(home / "store").find("imatrix", imatrix.key)
     by_hand = tmp_path / "by-hand.gguf"
-    run_tool(
-        ik_engine,
-        tmp_path,
-        "quantize",
-        *("--imatrix", artifact.file("imatrix.dat"), "--custom-q", ",".join(rules)),
-        *(demo_dir() / "draft-f16.gguf", by_hand, base[1], 1),
-    )
+    words = ("--imatrix", artifact.file("imatrix.dat"), "--custom-q", ",".join(rules))
+    files = (demo_dir() / "draft-f16.gguf", by_hand)
+    argv = [str(word) for word in (ik_engine.tool("quantize"), *words, *files, base[1], 1)]
+    environment = dict(ik_engine.environment())
+    subprocess.run(argv, env=environment, cwd=tmp_path, check=True, capture_output=True)
     hand, made = read_gguf(by_hand), read_gguf(made_file(ling, name))
     assert [t.name for t in made.tensors] == [t.name for t in hand.tensors]
     for tensor in made.tensors:
@@ -147,12 +144,6 @@ def made_file(record: Record, quant: str) -> Path:
     path = next(d.path for d in record.drafts if d.quant == quant)
     assert path is not None
     return Path(path)
-
-
-def run_tool(engine: Any, folder: Path, tool: str, *words: object) -> None:
-    argv: Sequence[str] = [str(engine.tool(tool)), *map(str, words)]
-    environment = dict(engine.environment())
-    subprocess.run(argv, env=environment, cwd=folder, check=True, capture_output=True)
 
 
 @pytest.mark.engine

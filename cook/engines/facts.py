@@ -139,7 +139,12 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
         home = Path(folder)
         library_path, libraries = _resolve_libraries(bin_dir, tools, home)
         env = engine_environment(library_path, home=home)
-        helps = {name: _help_text(path, env) for name, path in tools.items()}
+        helps: dict[str, str] = {}
+        for name, path in tools.items():
+            result = ask(str(path), "--help", env=env)
+            if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):  # llama-quantize ends with 1
+                result.check()
+            helps[name] = result.stdout_tail + result.stderr_tail
         versioned = [tools[t] for t in ("server", "imatrix", "perplexity") if t in tools]
         if not versioned:
             raise PrerequisiteError(f"{bin_dir} has neither llama-server nor llama-imatrix")
@@ -285,14 +290,6 @@ entry = ctypes.addressof(ctypes.c_char.from_buffer(code))
 ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 """
 _LDTILECFG = b"\xc4\xe2\x78\x49"
-
-
-def _help_text(tool: Path, env: Mapping[str, str]) -> str:
-    """The text of ``tool --help``; llama-quantize prints it with exit status 1."""
-    result = ask(str(tool), "--help", env=env)
-    if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):
-        result.check()
-    return result.stdout_tail + result.stderr_tail
 
 
 def amx_refused(cpu_library: Path | None) -> bool:

@@ -168,7 +168,7 @@ class ParsedFlag:
 class Refusal:
     """Why the word at ``index`` of a list of raw flags may not pass.
 
-    ``ours``: cook or a key of the recipe sets it, and nothing lets it through. ``lacking``: it is
+    ``ours``: cook or a key of the recipe sets it, and nothing lets it through. ``missing``: it is
     harmless, but the engine at hand does not have it.
     """
 
@@ -176,7 +176,7 @@ class Refusal:
     message: str
     hint: str | None = None
     ours: bool = False
-    lacking: bool = False
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def read_flags(
             refusals.append(Refusal(index, f"`{flag}` is said twice", "keep one"))
         elif offered is not None and flag not in offered and not option.unlisted:
             hint = "use another engine (--engine), or leave it out"
-            refusals.append(Refusal(index, f"{engine} has no {flag}", hint, lacking=True))
+            refusals.append(Refusal(index, f"{engine} has no {flag}", hint, missing=True))
         else:
             parsed.append(ParsedFlag(option, flag, value))
     return Reading(tuple(parsed), tuple(refusals))

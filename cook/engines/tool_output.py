@@ -1,6 +1,6 @@
 """What llama-quantize, -imatrix and -perplexity print, read from their raw output.
 
-Their results when they have ended, and how far they are while they run (:class:`Meter`). Both
+Their results when they have ended, and how far they are while they run (:func:`meter`). Both
 engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the sections after
 it. Output is never trusted: whatever does not match, or is not a finite number, is simply not there
 (``None``).
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,28 +185,28 @@ def _finite(text: str) -> float | None:
 _KEEP = 2048
 
 
-class Meter:
+def meter(supervisor: Supervisor) -> Callable[[str, bytes], None]:
     """An ``on_output`` callback that reports to ``supervisor.on_progress`` how far a tool is.
 
     Output comes in arbitrary pieces and without newlines, so each stream keeps its last part.
     """
+    report, last = supervisor.on_progress, dict[str, str]()
+    total: int | None = None
+    printed: tuple[int, int | None] | None = None
 
-    def __init__(self, supervisor: Supervisor, total: int | None = None) -> None:
-        self._report, self._total = supervisor.on_progress, total
-        self._last: dict[str, str] = {}
-        self._printed: tuple[int, int | None] | None = None
-
-    def __call__(self, stream: str, chunk: bytes) -> None:
-        if self._report is None:
+    def read(stream: str, chunk: bytes) -> None:
+        nonlocal total, printed
+        if report is None:
             return
-        text = self._last.get(stream, "") + chunk[-_KEEP:].decode("utf-8", errors="replace")
-        self._last[stream] = text[-_KEEP:]
-        if self._total is None:
-            self._total = parse_planned_chunks(text)
-        progress = progress_of(text, self._total)
-        if progress is not None and progress != self._printed:
-            self._printed = progress
-            self._report(*progress)
+        text = last.get(stream, "") + chunk[-_KEEP:].decode("utf-8", errors="replace")
+        last[stream] = text[-_KEEP:]
+        total = parse_planned_chunks(text) if total is None else total
+        progress = progress_of(text, total)
+        if progress is not None and progress != printed:
+            printed = progress
+            report(*progress)
+
+    return read
 
 
 def parse_buffers(log: bytes) -> tuple[dict[str, int], int]:

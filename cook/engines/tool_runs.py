@@ -28,7 +28,7 @@ from cook.engines import tool_output
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, absolute
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.tool_output import Meter
+from cook.engines.tool_output import meter
 from cook.errors import CookError, InputError, StepError
 from cook.files import publish, temporary_beside
 from cook.formats.kld_base import read_base_header
@@ -428,7 +428,7 @@ def _run(
     writes = (out.parent,) if out is not None else ()
     env = engine.environment()
     for _ in range(_ATTEMPTS if last_line and engine.flavour is Flavour.LLAMA_CPP else 1):
-        spec = ProcessSpec(command, name, env, writes=writes, on_output=Meter(supervisor))
+        spec = ProcessSpec(command, name, env, writes=writes, on_output=meter(supervisor))
         result = supervisor.run(spec)
         text = result.stderr_tail + "\n" + result.stdout_tail
         complaint = tool_output.not_finite(text) or _TOO_SHORT.search(text)

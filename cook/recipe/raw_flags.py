@@ -94,7 +94,7 @@ def _problems(
     for refusal in reading.refusals:
         if refusal.ours or not unsafe:
             at = locations.at(*place, "extra", refusal.index)
-            kind = "prerequisite" if refusal.lacking else "recipe"
+            kind = "prerequisite" if refusal.missing else "recipe"
             yield at.problem(refusal.message, hint=refusal.hint, kind=kind)
 
 

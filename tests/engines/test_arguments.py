@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,153 +14,176 @@ from cook.engines.arguments import Arguments
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.heads import HeadKind
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]
+Words = Callable[..., Any]
 BOTH = ["llama.cpp", "ik_llama.cpp"]
 NONE = ModelArgs()
+GPU = ("-ngl", "--gpu-layers")
 
 
 @pytest.fixture
-def command(standin_engine: Make, tmp_path: Path) -> Callable[..., str]:
-    """``command(flavour, draft_args, target_args)``: what follows the target's own arguments."""
+def words(standin_engine: Make, tmp_path: Path) -> Words:
+    """``words(flavour, draft_args, target_args, flags=..., **job)``: the server's command."""
 
-    def make(flavour: str, draft: ModelArgs, target: ModelArgs = NONE, **facts: Any) -> str:
-        engine = standin_engine(
-            "silent", "server", flavour=flavour, name=f"e{len(list(tmp_path.iterdir()))}"
-        )
-        if facts:
-            engine = type(engine)("other", dataclasses.replace(engine.facts, **facts))
-        job = ServerJob(tmp_path / "t", target, 512, tmp_path / "d", draft, DraftSettings(4))
-        return " ".join(engine.server_command(job, 1, None)).partition("--spec-type ")[2]
+    def make(
+        flavour: str,
+        own: ModelArgs = NONE,
+        target: ModelArgs = NONE,
+        /,
+        *,
+        flags: Callable[[str], bool] = bool,
+        more: tuple[str, ...] = (),
+        **given: Any,
+    ) -> list[str]:
+        engine = standin_engine("silent", "server", flavour=flavour, name=str(len(made)))
+        made.append(engine)
+        offered = (*filter(flags, engine.facts.flags["server"]), *more)
+        facts = replace(engine.facts, flags={**engine.facts.flags, "server": offered})
+        job = ServerJob(tmp_path / "t", target, 512, tmp_path / "d", own, DraftSettings(4))
+        return list(type(engine)("x", facts).server_command(replace(job, **given), 1, None))
 
+    made: list[Any] = []
     return make
 
 
-def test_a_context_of_the_draft_s_own_is_ik_s(standin_engine: Make, tmp_path: Path) -> None:
-    """-cd would be read, and the target's context be taken all the same."""
-    one = (tmp_path / "t", NONE, 2048, tmp_path / "d", NONE, DraftSettings(4))
-    job = ServerJob(*one, draft_context=512)
-    ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
-    command = " ".join(ik.server_command(job, 1, None))
-    assert "--ctx-size 2048" in command
-    assert command.endswith("--draft-params -c 512")
-    mainline = standin_engine("silent", "server", flavour="llama.cpp", name="main")
-    with pytest.raises(InputError, match="draft args: context cannot be set"):
-        mainline.server_command(job, 1, None)
+@pytest.fixture
+def command(words: Words) -> Words:
+    """The same: what follows the target's own arguments."""
+    return lambda *args, **given: " ".join(words(*args, **given)).partition("--spec-type ")[2]
 
 
-HEADS = [
-    # kind, its own file or the target's, mainline, ik
-    (HeadKind.MTP, "t", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.MTP, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.DFLASH, "d", "draft-dflash", "dflash:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.DSPARK, "d", "draft-dspark", "dspark:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.ASSISTANT, "d", "draft-mtp", "mtp:n_max=4,n_min=0,p_min=0"),
-    (HeadKind.EAGLE3, "d", "draft-eagle3", None),
-]
+OF_FOUR = "n_max=4,n_min=0,p_min=0"
 
 
-@pytest.mark.parametrize(("kind", "file", "mainline", "ik"), HEADS)
+@pytest.mark.parametrize(
+    ("flavour", "kind", "file", "expected"),
+    [
+        ("llama.cpp", HeadKind.MTP, "t", "draft-mtp"),
+        ("llama.cpp", HeadKind.MTP, "d", "draft-mtp"),
+        ("llama.cpp", HeadKind.DFLASH, "d", "draft-dflash"),
+        ("llama.cpp", HeadKind.DSPARK, "d", "draft-dspark"),
+        ("llama.cpp", HeadKind.ASSISTANT, "d", "draft-mtp"),
+        ("llama.cpp", HeadKind.EAGLE3, "d", "draft-eagle3"),
+        ("ik_llama.cpp", HeadKind.MTP, "t", f"mtp:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.MTP, "d", f"mtp:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.DFLASH, "d", f"dflash:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.DSPARK, "d", f"dspark:{OF_FOUR}"),
+        ("ik_llama.cpp", HeadKind.ASSISTANT, "d", f"mtp:{OF_FOUR}"),
+    ],
+)
 def test_a_head_is_said_by_its_kind(
-    standin_engine: Make,
-    tmp_path: Path,
-    kind: HeadKind,
-    file: str,
-    mainline: str,
-    ik: str | None,
+    words: Words, tmp_path: Path, flavour: str, kind: HeadKind, file: str, expected: str
 ) -> None:
     """The head inside of the target's file is no second model."""
-    one = (tmp_path / "t", ModelArgs(threads=2), 512, tmp_path / file, ModelArgs(threads=2))
-    job = ServerJob(*one, DraftSettings(4), head=kind)
-    for flavour, expected in (("llama.cpp", mainline), ("ik_llama.cpp", ik)):
-        if expected is None:
-            continue
-        engine = standin_engine("silent", "server", flavour=flavour, name=flavour[:2])
-        words = engine.server_command(job, 1, None)
-        assert words[words.index("--spec-type") + 1] == expected
-        files = [word for word in words if word.startswith(str(tmp_path / "d"))]
-        assert files == ([str(tmp_path / "d")] if file == "d" else [])
-        assert "--draft-params" not in words
+    two = ModelArgs(threads=2)
+    command = words(flavour, two, two, draft=tmp_path / file, head=kind)
+    assert command[command.index("--spec-type") + 1] == expected
+    assert (str(tmp_path / "d") in command) is (file == "d")
+    assert "--draft-params" not in command
 
 
-def test_a_head_of_ik_runs_with_the_target_s_arguments(
-    standin_engine: Make, tmp_path: Path
-) -> None:
-    engine = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
-    target, own = ModelArgs(threads=2), ModelArgs(threads=1)
-    one = (tmp_path / "t", target, 512, tmp_path / "t", own, DraftSettings(4))
-    with pytest.raises(InputError, match="draft args: threads cannot be set: a head runs with"):
-        engine.server_command(ServerJob(*one, head=HeadKind.MTP), 1, None)
+Args = dict[str, Any]
+EXPS, OWN_EXPS = {"override_tensor": ("exps=CPU",)}, {"override_tensor": (r"\.ffn_.*_exps\.=CPU",)}
+TWO = {"override_tensor": ("exps=CPU", "a|b=CPU")}
+Q8 = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+NO_FLASH = {"flash_attention": False}
 
 
 @pytest.mark.parametrize(
-    ("args", "mainline", "ik"),
+    ("own", "target", "end"),
     [
-        ({"n_gpu_layers": 9}, "--spec-draft-ngl 9", "--n-gpu-layers-draft 9"),
-        (
-            {"override_tensor": ("exps=CPU", "a|b=CPU")},
-            "--spec-draft-override-tensor exps=CPU --spec-draft-override-tensor a|b=CPU",
-            "--draft-params -ot exps=CPU -ot a|b=CPU",
-        ),
-        ({"cpu_moe": True}, "--spec-draft-cpu-moe", "--draft-params -cmoe"),
-        ({"n_cpu_moe": 3}, "--spec-draft-n-cpu-moe 3", "--draft-params -ncmoe 3"),
-        ({"devices": ("A", "B")}, "--spec-draft-device A,B", "--device-draft A,B"),
-        ({"cache_type_k": "q8_0"}, "--spec-draft-type-k q8_0", "--cache-type-k-draft q8_0"),
-        ({"cache_type_v": "bf16"}, "--spec-draft-type-v bf16", "--cache-type-v-draft bf16"),
-        ({"threads": 2}, "--spec-draft-threads 2", "--draft-params -t 2"),
-        ({"threads_batch": 2}, "--spec-draft-threads-batch 2", "--draft-params -tb 2"),
-        ({"batch": 64}, None, "--draft-params -b 64"),
-        ({"ubatch": 32}, None, "--draft-params -ub 32"),
-        ({"flash_attention": False}, None, "--draft-params -fa off"),
-        (
-            {"extra": ("--spec-draft-poll", "0")},
-            "--spec-draft-poll 0",
-            "--draft-params --spec-draft-poll 0",
-        ),
-        ({"extra": ("--no-mmap",)}, None, "--draft-params --no-mmap"),
+        ({"n_gpu_layers": 9}, {}, "--spec-draft-ngl 9"),
+        (TWO, {}, "".join(f" --spec-draft-override-tensor {o}" for o in TWO["override_tensor"])),
+        ({"cpu_moe": True}, {}, "--spec-draft-cpu-moe"),
+        ({"n_cpu_moe": 3}, {}, "--spec-draft-n-cpu-moe 3"),
+        ({"devices": ("A", "B")}, {}, "--spec-draft-device A,B"),
+        ({"cache_type_k": "q8_0"}, {}, "--spec-draft-type-k q8_0"),
+        ({"cache_type_v": "bf16"}, {}, "--spec-draft-type-v bf16"),
+        ({"threads": 2}, {}, "--spec-draft-threads 2"),
+        ({"threads_batch": 2}, {}, "--spec-draft-threads-batch 2"),
+        ({"extra": ("--spec-draft-poll", "0")}, {}, "--spec-draft-poll 0"),
+        # llama-server has one setting for both models.
+        ({"batch": 64}, {"batch": 64}, "--spec-draft-p-min 0"),
+        ({"ubatch": 64}, {"ubatch": 64}, "--spec-draft-p-min 0"),
+        (NO_FLASH, NO_FLASH, "--spec-draft-p-min 0"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-@pytest.mark.parametrize("flavour", BOTH)
-def test_every_argument_in_each_engine_s_words(
-    flavour: str, args: dict[str, Any], mainline: str | None, ik: str, command: Callable[..., str]
-) -> None:
-    expected = mainline if flavour == "llama.cpp" else ik
-    if expected is None:
-        # llama-server has one setting for both models: refused, unless it is the target's anyway.
-        with pytest.raises(InputError, match="draft args"):
-            command(flavour, ModelArgs(**args))
-        return
-    assert command(flavour, ModelArgs(**args)).endswith(expected)
-
-
-@pytest.mark.parametrize("name", ["batch", "ubatch", "flash_attention"])
-def test_mainline_takes_what_the_target_has(name: str, command: Callable[..., str]) -> None:
-    given: dict[str, Any] = {name: True if name == "flash_attention" else 64}
-    same = ModelArgs(**given)
-    assert command("llama.cpp", same, same)
+def test_mainline_s_words(own: Args, target: Args, end: str, command: Words) -> None:
+    assert command("llama.cpp", ModelArgs(**own), ModelArgs(**target)).endswith(end)
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "inside"),
+    ("own", "target", "end"),
     [
-        ({"cpu_moe": True}, {}, "-ncmoe 0"),
-        ({"n_cpu_moe": 9}, {}, "-ncmoe 0"),
-        ({"n_cpu_moe": 9}, {"n_cpu_moe": 2}, "-ncmoe 2"),
-        ({"override_tensor": ("exps=CPU",)}, {}, "-ncmoe 0"),
-        ({"override_tensor": (r"\.ffn_.*_exps\.=CPU",)}, {"n_cpu_moe": 1}, "-ncmoe 1"),
-        ({"override_tensor": ("exps=CPU",)}, {"override_tensor": ("x=CPU",)}, "-ot x=CPU -ncmoe 0"),
-        ({"threads": 8, "threads_batch": 16}, {"threads": 2}, "-t 2 -tb 2"),
+        ({"n_gpu_layers": 9}, {}, "--n-gpu-layers-draft 9"),
+        (TWO, {}, "--draft-params -ot exps=CPU -ot a|b=CPU"),
+        ({"cpu_moe": True}, {}, "--draft-params -cmoe"),
+        ({"n_cpu_moe": 3}, {}, "--draft-params -ncmoe 3"),
+        ({"devices": ("A", "B")}, {}, "--device-draft A,B"),
+        ({"cache_type_k": "q8_0"}, {}, "--cache-type-k-draft q8_0"),
+        ({"cache_type_k": "q6_0"}, {}, "--cache-type-k-draft q6_0"),
+        ({"cache_type_v": "bf16"}, {}, "--cache-type-v-draft bf16"),
+        ({"threads": 2}, {}, "--draft-params -t 2"),
+        ({"threads_batch": 2}, {}, "--draft-params -tb 2"),
+        ({"batch": 64}, {}, "--draft-params -b 64"),
+        ({"ubatch": 32}, {}, "--draft-params -ub 32"),
+        (NO_FLASH, {}, "--draft-params -fa off"),
+        ({"extra": ("--spec-draft-poll", "0")}, {}, "--draft-params --spec-draft-poll 0"),
+        ({"extra": ("--no-mmap",)}, {}, "--draft-params --no-mmap"),
+        # A pattern's own characters are no shell's: the engine reads them as they are.
+        ({"override_tensor": ("a b=CPU",)}, {}, '--draft-params -ot "a b=CPU"'),
+        ({"override_tensor": (r"k\.(1|2)\..*s=CPU",)}, {}, r"--draft-params -ot k\.(1|2)\..*s=CPU"),
+        # What the draft would inherit is taken back.
+        ({"cache_type_v": "q4_0"}, Q8, "--cache-type-k-draft f16 --cache-type-v-draft q4_0"),
+        ({}, {"cpu_moe": True}, "--draft-params -ncmoe 0"),
+        ({}, {"n_cpu_moe": 9}, "--draft-params -ncmoe 0"),
+        ({"n_cpu_moe": 2}, {"n_cpu_moe": 9}, "--draft-params -ncmoe 2"),
+        ({}, EXPS, "--draft-params -ncmoe 0"),
+        ({"n_cpu_moe": 1}, OWN_EXPS, "--draft-params -ncmoe 1"),
+        ({"override_tensor": ("x=CPU",)}, EXPS, "--draft-params -ot x=CPU -ncmoe 0"),
+        ({"threads": 2}, {"threads": 8, "threads_batch": 16}, "--draft-params -t 2 -tb 2"),
     ],
 )
-def test_ik_takes_back_what_the_draft_would_inherit(
-    target: dict[str, Any], draft: dict[str, Any], inside: str, command: Callable[..., str]
+def test_ik_s_words(own: Args, target: Args, end: str, command: Words) -> None:
+    assert command("ik_llama.cpp", ModelArgs(**own), ModelArgs(**target)).endswith(end)
+
+
+MTP = {"head": HeadKind.MTP}
+
+
+@pytest.mark.parametrize(
+    ("flavour", "own", "target", "job", "message"),
+    [
+        ("llama.cpp", {"batch": 64}, {}, {}, "draft args: batch"),
+        ("llama.cpp", {"ubatch": 32}, {}, {}, "draft args: ubatch"),
+        ("llama.cpp", {"flash_attention": False}, {}, {}, "draft args: flash_attention"),
+        ("llama.cpp", {"extra": ("--no-mmap",)}, {}, {}, "draft args: extra"),
+        ("llama.cpp", {"rpc": ("localhost:50052",)}, {}, {}, "draft args: rpc"),
+        # -cd would be read, and the target's context be taken all the same.
+        ("llama.cpp", {}, {}, {"draft_context": 256}, "draft args: context cannot be set"),
+        ("llama.cpp", {"cache_type_k": "q6_0"}, {}, {}, "no KV cache of type q6_0"),
+        ("llama.cpp", {}, {"cache_type_k": "q6_0"}, {}, "no KV cache of type q6_0"),
+        ("ik_llama.cpp", {"rpc": ("localhost:50052",)}, {}, {}, "built without RPC"),
+        ("ik_llama.cpp", {"override_tensor": ('a"b=CPU',)}, {}, {}, "cannot quote"),
+        ("ik_llama.cpp", {"threads": 1}, {"threads": 2}, MTP, "threads cannot be set: a head runs"),
+    ],
+)
+def test_what_an_engine_cannot_say_is_refused(
+    flavour: str, own: Args, target: Args, job: Args, message: str, command: Words
 ) -> None:
-    text = command("ik_llama.cpp", ModelArgs(**draft), ModelArgs(**target))
-    assert text.partition("--draft-params ")[2] == inside
+    kind = PrerequisiteError if "KV cache" in message or "RPC" in message else InputError
+    with pytest.raises(kind, match=message):
+        command(flavour, ModelArgs(**own), ModelArgs(**target), **job)
+
+
+def test_a_context_of_the_draft_s_own_is_ik_s(words: Words) -> None:
+    command = " ".join(words("ik_llama.cpp", context=2048, draft_context=512))
+    assert "--ctx-size 2048" in command
+    assert command.endswith("--draft-params -c 512")
 
 
 @pytest.mark.parametrize(
@@ -182,9 +205,8 @@ def test_ik_s_draft_has_a_batch_for_any_prompt(
     tmp_path: Path,
 ) -> None:
     engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
-    models = tmp_path / "t", tmp_path / "d"
     one, other = ModelArgs(**target), ModelArgs(**draft)
-    job = ServerJob(models[0], one, context, models[1], other, DraftSettings(4))
+    job = ServerJob(tmp_path / "t", one, context, tmp_path / "d", other, DraftSettings(4))
     assert " ".join(engine.server_command(job, 1, None)).partition("--draft-params ")[2] == inside
     really = engine.as_draft(other, one, context)
     assert (really.batch or 2048) == int(inside.partition(" ")[2] or target.get("batch", 2048))
@@ -196,134 +218,65 @@ def test_ik_s_draft_has_a_batch_for_any_prompt(
     else:
         engine.check_prompts(job, context)
     mainline = standin_engine("silent", "server", name="mainline")
-    mainline.check_prompts(dataclasses.replace(job, draft_args=NONE), context)
+    mainline.check_prompts(replace(job, draft_args=NONE), context)
     assert mainline.as_draft(NONE, one, context).batch == one.batch
 
 
-def test_ik_s_kv_cache_is_not_the_target_s(command: Callable[..., str]) -> None:
-    target = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0")
-    text = command("ik_llama.cpp", ModelArgs(cache_type_v="q4_0"), target)
-    assert "--cache-type-k-draft f16 --cache-type-v-draft q4_0" in text
-
-
-def test_ik_experts_of_the_target_are_said_so_that_the_draft_can_differ(
-    standin_engine: Make, tmp_path: Path
-) -> None:
-    engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
+def test_ik_overrides_of_the_target(words: Words) -> None:
+    """Of experts they are said so that the draft can differ; of others it cannot."""
     target = ModelArgs(override_tensor=("exps=CPU",))
-    job = ServerJob(tmp_path / "t", target, 512, tmp_path / "d", NONE, DraftSettings(4))
-    words = engine.server_command(job, 1, None)
-    assert "--cpu-moe" in words
-    assert "--override-tensor" not in words
-    same = dataclasses.replace(job, draft_args=target)
-    words = engine.server_command(same, 1, None)
-    assert words.count("--override-tensor") == 1
-    assert "--draft-params" not in words  # inherited as it is
-
-
-def test_ik_overrides_that_the_draft_cannot_be_kept_from(
-    command: Callable[..., str], standin_facts: Any
-) -> None:
+    command = words("ik_llama.cpp", NONE, target)
+    assert "--cpu-moe" in command
+    assert "--override-tensor" not in command
+    command = words("ik_llama.cpp", target, target)
+    assert command.count("--override-tensor") == 1
+    assert "--draft-params" not in command  # inherited as it is
     target = ModelArgs(override_tensor=("attn=CPU",))
     # Without a GPU nothing changes, so nothing need be said.
-    assert "--draft-params" not in command("ik_llama.cpp", NONE, target)
-    flags = standin_facts("ik_llama.cpp").flags
-    gpu = {**flags, "server": (*flags["server"], "-ngl", "--gpu-layers")}
+    assert "--draft-params" not in words("ik_llama.cpp", NONE, target)
     with pytest.raises(InputError, match="draft takes over 'attn=CPU'") as caught:
-        command("ik_llama.cpp", NONE, target, flags=gpu)
+        words("ik_llama.cpp", NONE, target, more=GPU)
     assert "cpu_moe" in str(caught.value.hint)
 
 
-def test_ik_without_draft_params_cannot_say_what_is_the_draft_s(
-    command: Callable[..., str], standin_facts: Any
-) -> None:
-    flags = standin_facts("ik_llama.cpp").flags
-    gone = ("--draft-params", "-draft")
-    older = {**flags, "server": tuple(f for f in flags["server"] if f not in gone)}
-    assert command("ik_llama.cpp", NONE, flags=older)
+def test_what_older_builds_cannot_say(command: Words) -> None:
+    three = ModelArgs(threads=3)
+    older: dict[str, Any] = {"flags": lambda flag: flag not in ("--draft-params", "-draft")}
+    assert command("ik_llama.cpp", NONE, **older)
     with pytest.raises(PrerequisiteError, match="has no --draft-params"):
-        command("ik_llama.cpp", ModelArgs(threads=3), flags=older)
-
-
-def test_older_names_of_mainline(command: Callable[..., str], standin_facts: Any) -> None:
-    flags = standin_facts("llama.cpp").flags
-    older = {
-        **flags,
-        "server": tuple(
-            f for f in flags["server"] if not f.startswith("--spec-draft-t") and f != "-td"
-        ),
-    }
-    assert command("llama.cpp", ModelArgs(threads=3), flags=older).endswith("--threads-draft 3")
-    none = {**flags, "server": tuple(f for f in older["server"] if "threads" not in f)}
+        command("ik_llama.cpp", three, **older)
+    older = {"flags": lambda flag: not flag.startswith("--spec-draft-t") and flag != "-td"}
+    assert command("llama.cpp", three, **older).endswith("--threads-draft 3")
     with pytest.raises(PrerequisiteError, match="has no --spec-draft-threads"):
-        command("llama.cpp", ModelArgs(threads=3), flags=none)
-
-
-@pytest.mark.parametrize("flavour", BOTH)
-def test_a_kv_type_that_the_engine_lacks(flavour: str, command: Callable[..., str]) -> None:
-    args = ModelArgs(cache_type_k="q6_0")
-    if flavour == "ik_llama.cpp":
-        assert "q6_0" in command(flavour, args)
-        return
-    for draft, target in ((args, NONE), (NONE, args)):
-        with pytest.raises(PrerequisiteError, match="no KV cache of type q6_0"):
-            command(flavour, draft, target)
-
-
-def test_words_that_draft_params_cannot_quote(command: Callable[..., str]) -> None:
-    args = ModelArgs(override_tensor=("a b=CPU",))
-    assert command("ik_llama.cpp", args).endswith('--draft-params -ot "a b=CPU"')
-    with pytest.raises(InputError, match="cannot quote"):
-        command("ik_llama.cpp", ModelArgs(override_tensor=('a"b=CPU',)))
-    # A pattern's own characters are no shell's: the engine reads them as they are.
-    text = command("ik_llama.cpp", ModelArgs(override_tensor=(r"blk\.(1|2)\..*exps=CPU",)))
-    assert text.endswith(r"--draft-params -ot blk\.(1|2)\..*exps=CPU")
-
-
-def test_rpc_is_refused_where_the_build_would_ignore_it(command: Callable[..., str]) -> None:
-    with pytest.raises(PrerequisiteError, match="built without RPC"):
-        command("ik_llama.cpp", ModelArgs(rpc=("localhost:50052",)))
-    with pytest.raises(InputError, match="draft args: rpc"):
-        command("llama.cpp", ModelArgs(rpc=("localhost:50052",)))
+        command("llama.cpp", three, flags=lambda flag: "threads" not in flag)
 
 
 def run(engine: Any, tmp_path: Path, target: ModelArgs, draft: ModelArgs) -> tuple[str, Any]:
     """The server's log after one drafted completion on the demo's models, and its answer."""
-    job = ServerJob(
-        demo_dir() / "target-q8_0.gguf",
-        target,
-        512,
-        demo_dir() / "draft-f16.gguf",
-        draft,
-        DraftSettings(4),
-    )
+    models = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
+    job = ServerJob(models[0], target, 512, models[1], draft, DraftSettings(4))
     with Server(engine, job, Supervisor(tmp_path / "logs")) as server:
         answer = server.complete("def main():", 24, ignore_eos=True)
         return server.log.read_text(errors="replace"), answer
 
 
-ASKED = ModelArgs(
-    threads=1,
-    threads_batch=2,
-    cache_type_k="q8_0",
-    cache_type_v="q8_0",
-    override_tensor=("exps=CPU",),
-)
-
-
-def each_has_its_cache(log: str) -> None:
-    """The target's is f16, and the draft's q8_0 as asked."""
+def test_each_engine_runs_the_draft_as_asked(engine: Any, tmp_path: Path) -> None:
+    caches: dict[str, Any] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    asked = ModelArgs(threads=1, threads_batch=2, override_tensor=("exps=CPU",), **caches)
+    loud = ("-lv", "4") if engine.flavour == "llama.cpp" else ()
+    if loud:
+        asked = replace(asked, n_gpu_layers=0)
+    log, answer = run(engine, tmp_path, ModelArgs(threads=2, extra=loud), asked)
+    assert answer.draft_n > 0
     kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
     assert any("K (f16)" in line for line in kv), kv
     assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
 
 
-@pytest.mark.engine
-def test_mainline_runs_the_draft_as_asked(bundled: Any, tmp_path: Path) -> None:
-    loud = ModelArgs(threads=2, extra=("-lv", "4"))
-    log, answer = run(bundled, tmp_path, loud, dataclasses.replace(ASKED, n_gpu_layers=0))
-    assert answer.draft_n > 0
-    each_has_its_cache(log)
+def test_each_engine_reads_the_draft_s_overrides(engine: Any, tmp_path: Path) -> None:
+    nowhere = ModelArgs(override_tensor=("exps=NOWHERE",))
+    with pytest.raises(StepError):
+        run(engine, tmp_path, ModelArgs(threads=1), nowhere)
 
 
 @pytest.mark.engine
@@ -336,20 +289,6 @@ def test_mainline_keeps_the_overrides_apart(bundled: Any, tmp_path: Path) -> Non
         set(re.findall(r"blk\.1\.(\w+?)_\w+\.weight \(.*overridden to CPU", part)) for part in parts
     ]
     assert [p for p in placed if p] == [{"attn"}, {"ffn"}]
-
-
-@pytest.mark.engine
-def test_mainline_reads_the_draft_s_overrides(bundled: Any, tmp_path: Path) -> None:
-    nowhere = ModelArgs(override_tensor=("exps=NOWHERE",))
-    with pytest.raises(StepError):
-        run(bundled, tmp_path, ModelArgs(threads=1), nowhere)
-
-
-@pytest.mark.ik
-def test_ik_runs_the_draft_as_asked(ik_engine: Any, tmp_path: Path) -> None:
-    log, answer = run(ik_engine, tmp_path, ModelArgs(threads=2), ASKED)
-    assert answer.draft_n > 0
-    each_has_its_cache(log)
 
 
 @pytest.mark.ik
@@ -369,20 +308,10 @@ def test_ik_leaves_the_target_s_to_the_target(ik_engine: Any, tmp_path: Path) ->
 
 
 @pytest.mark.ik
-def test_ik_reads_what_is_inside_draft_params(ik_engine: Any, tmp_path: Path) -> None:
-    nowhere = ModelArgs(override_tensor=("exps=NOWHERE",))
-    with pytest.raises(StepError):
-        run(ik_engine, tmp_path, ModelArgs(threads=1), nowhere)
-    # A pattern with blanks and a shell's characters arrives as it was written.
+def test_a_pattern_with_blanks_arrives_as_it_was_written(ik_engine: Any, tmp_path: Path) -> None:
     odd = ModelArgs(threads=1, override_tensor=(r"blk\.(0|1)\.no such [a-z]+=CPU",))
     _, answer = run(ik_engine, tmp_path, ModelArgs(threads=1), odd)
     assert answer.draft_n > 0
-
-
-@pytest.mark.ik
-def test_ik_refuses_before_it_starts(ik_engine: Any, tmp_path: Path) -> None:
-    with pytest.raises(CookError, match="built without RPC"):
-        run(ik_engine, tmp_path, ModelArgs(), ModelArgs(rpc=("localhost:1",)))
 
 
 def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -> None:
@@ -396,28 +325,20 @@ def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -
     with pytest.raises(PrerequisiteError, match="has no --no-such-flag"):
         args.add_words(("--no-such-flag=1",))
 
-
-def test_the_first_name_of_a_flag_that_the_tool_has(standin_engine: Make) -> None:
-    args = Arguments(standin_engine("silent", "server"), "server")
     args.add(("--no-such-flag", "--threads"), 3)
     assert args.argv(("--last",))[1:] == ("--threads", "3", "--last")
 
 
 @pytest.mark.parametrize("flavour", BOTH)
-def test_slots_share_out_the_context_and_ik_drafts_with_one(
-    standin_engine: Make, tmp_path: Path, flavour: str
-) -> None:
-    engine = standin_engine("silent", "server", flavour=flavour)
-    bare = ServerJob(tmp_path / "t", NONE, 512, slots=4)
-    words = engine.server_command(bare, 1, None)
-    assert words[words.index("--parallel") + 1] == "4"
-    assert words[words.index("--ctx-size") + 1] == "2048"
-    drafting = dataclasses.replace(bare, draft=tmp_path / "d", settings=DraftSettings(4))
+def test_slots_share_out_the_context_and_ik_drafts_with_one(words: Words, flavour: str) -> None:
+    command = words(flavour, slots=4, draft=None)
+    assert command[command.index("--parallel") + 1] == "4"
+    assert command[command.index("--ctx-size") + 1] == "2048"
     if flavour == "llama.cpp":
-        assert "4" in engine.server_command(drafting, 1, None)
+        assert "4" in words(flavour, slots=4)
     else:
         with pytest.raises(InputError, match="one slot only"):
-            engine.server_command(drafting, 1, None)
+            words(flavour, slots=4)
 
 
 def test_an_engine_that_may_not_use_every_core_gets_its_threads(

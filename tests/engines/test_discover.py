@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,7 @@ import pytest
 
 from cook import files
 from cook.engines import facts
-from cook.engines.discover import (
-    configured,
-    discover,
-    discover_all,
-    engine_at,
-    named,
-)
+from cook.engines.discover import configured, discover, discover_all, engine_at, named
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
@@ -45,18 +40,13 @@ def test_bundled(bundled: Any) -> None:
     assert {"Q4_K_M", "IQ1_S", "COPY", "F32"} <= set(bundled.facts.ftypes)
     assert bundled.has_flag("server", "--spec-type")
     assert not bundled.has_flag("server", "--draft-max")  # listed only as removed
-    assert {"libllama.so", "llama-server"} <= {
-        name.removesuffix(".0") for name in bundled.facts.files
-    }
-
-
-@pytest.mark.engine
-def test_what_is_known_is_read_back(bundled: Any) -> None:
+    names = {name.removesuffix(".0") for name in bundled.facts.files}
+    assert {"libllama.so", "llama-server"} <= names
     directory = Path(bundled.facts.bin_dir)
     engine_at("again", directory)
     again: Any = engine_at("again", directory)
     assert again.identity == bundled.identity
-    assert again.facts == bundled.facts
+    assert again.facts == bundled.facts, "what is known is read back"
 
 
 @pytest.mark.ik
@@ -78,22 +68,7 @@ def test_a_standin_is_what_its_binaries_say(standin_engine: Make) -> None:
     assert "iq1_kt" in ik.facts.types
 
 
-def test_identity_follows_the_bytes(
-    standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    directory = Path(standin_engine("silent").facts.bin_dir)
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(files, "SETTLED_S", -1.0)
-    before = engine_at("a", directory).identity
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(directory, moved)
-    assert engine_at("b", moved).identity == before
-    with (directory / "llama-quantize").open("a") as file:
-        file.write("# another build\n")
-    assert engine_at("a", directory).identity.digest != before.digest
-
-
-def test_damaged_memory_is_gathered_again(
+def test_identity_follows_the_bytes_and_damaged_memory_is_gathered_again(
     standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     directory = Path(standin_engine("silent").facts.bin_dir)
@@ -104,6 +79,12 @@ def test_damaged_memory_is_gathered_again(
     for damage in ('{"format": 3}', cache.read_text().replace("flavour", "x")):
         cache.write_text(damage)
         assert engine_at("a", directory).identity == before
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(directory, moved)
+    assert engine_at("b", moved).identity == before
+    with (directory / "llama-quantize").open("a") as file:
+        file.write("# another build\n")
+    assert engine_at("a", directory).identity.digest != before.digest
 
 
 def test_a_tool_that_is_absent(standin_engine: Make) -> None:
@@ -119,11 +100,10 @@ def test_directories_that_are_no_engine(tmp_path: Path) -> None:
         find_bin_dir(tmp_path / "no")
     with pytest.raises(PrerequisiteError, match=r"holds no llama.cpp tools"):
         find_bin_dir(tmp_path)
-    binaries = tmp_path / "build" / "bin"
-    binaries.mkdir(parents=True)
-    tool = binaries / "llama-quantize"
+    tool = tmp_path / "build" / "bin" / "llama-quantize"
+    tool.parent.mkdir(parents=True)
     tool.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00" + bytes(100))
-    assert find_bin_dir(tmp_path) == binaries
+    assert find_bin_dir(tmp_path) == tool.parent
     with pytest.raises(PrerequisiteError, match="executable"):
         engine_at("x", tmp_path)
     tool.chmod(0o755)
@@ -173,15 +153,11 @@ def test_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
             configured()
 
 
-def test_refused_amx_turns_repacking_off(standin_engine: Make) -> None:
-    import dataclasses
-
+def test_amx(standin_engine: Make, tmp_path: Path) -> None:
+    """Where it is refused nothing is repacked; its instructions are tried in a child."""
     engine = standin_engine("silent")
-    refused = type(engine)("x", dataclasses.replace(engine.facts, repack=False))
+    refused = type(engine)("x", replace(engine.facts, repack=False))
     assert refused.environment()["LLAMA_ARG_REPACK"] == "0"
-
-
-def test_amx_instructions_are_tried_in_a_child(tmp_path: Path) -> None:
     # Wherever this runs, the probe answers and this process lives.
     library = tmp_path / "libggml-cpu.so"
     library.write_bytes(b"x" + bytes.fromhex("c4e27849") + b"x")
@@ -202,16 +178,11 @@ def test_builds(text: str, build: str, commit: str | None) -> None:
 
 
 def test_recorded_help_texts() -> None:
-    mainline = facts.parse_flags((RECORDED / "llama.cpp" / "server.txt").read_text())
-    ik = facts.parse_flags((RECORDED / "ik_llama.cpp" / "server.txt").read_text())
-    assert {
-        "-md",
-        "--spec-ngram-map-k4v-min-hits",
-        "--spec-draft-n-max",
-        "-ngld",
-        "--api-key-file",
-        "--fit",
-    } <= mainline
+    mainline, ik = (
+        facts.parse_flags((RECORDED / flavour / "server.txt").read_text()) for flavour in Flavour
+    )
+    assert {"-md", "--spec-draft-n-max", "-ngld", "--api-key-file", "--fit"} <= mainline
+    assert "--spec-ngram-map-k4v-min-hits" in mainline
     assert not {"--draft-max", "--draft-min"} & mainline
     assert {"-md", "--spec-type", "--draft-params", "--no-escape", "--api-key-file"} <= ik
     ftypes = facts.parse_ftypes((RECORDED / "ik_llama.cpp" / "quantize.txt").read_text())
@@ -227,10 +198,10 @@ def test_a_file_names_no_directory_of_programs(
     standin_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recipe or a record would bring its own programs; only the user's word may."""
-    engine = standin_engine(name="beside")
+    engine = standin_engine(name="near")
     folder = Path(engine.facts.bin_dir)
     monkeypatch.chdir(folder.parent)
-    for spec in (str(folder), f"x={folder}", "./bin", "../beside/bin"):
+    for spec in (str(folder), f"x={folder}", "./bin", "../near/bin"):
         assert discover(spec).name
         with pytest.raises(InputError, match="no name of an engine"):
             named(spec)

@@ -32,67 +32,55 @@ OTHERS = (
 )
 
 
-def test_the_help_names_variables() -> None:
-    assert {"LLAMA_ARG_MODEL_URL", "LLAMA_ARG_HF_REPO", "HF_TOKEN"} <= set(OF_THE_HELP)
-    assert len(OF_THE_HELP) > 100
-
-
 def test_no_variable_of_the_engines_reaches_a_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert {"LLAMA_ARG_MODEL_URL", "LLAMA_ARG_HF_REPO", "HF_TOKEN"} <= set(OF_THE_HELP)
     hostile = f"http://127.0.0.1:1/{tmp_path.name}"
     for name in (*OF_THE_HELP, *OTHERS):
         monkeypatch.setenv(name, hostile)
-    for name in ("CUDA_VISIBLE_DEVICES", "GGML_CUDA_DISABLE_GRAPHS", "OMP_NUM_THREADS"):
+    passing = ("CUDA_VISIBLE_DEVICES", "GGML_CUDA_DISABLE_GRAPHS", "OMP_NUM_THREADS")
+    for name in passing:
         monkeypatch.setenv(name, "1")
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     argv = (sys.executable, "-IS", "-c", code)
     result = Supervisor(tmp_path).run(ProcessSpec(argv, "env", engine_environment())).check()
     seen = json.loads(result.stdout.read_text())
     assert [name for name, value in seen.items() if hostile in value] == []
-    assert seen["CUDA_VISIBLE_DEVICES"] == seen["GGML_CUDA_DISABLE_GRAPHS"] == "1"
-    assert seen["GGML_NO_BACKTRACE"] == "1"
+    assert [seen[name] for name in (*passing, "GGML_NO_BACKTRACE")] == ["1"] * 4
     assert seen["HOME"] == seen["XDG_CONFIG_HOME"]
     assert list(Path(seen["HOME"]).iterdir()) == []
 
 
-def system(folder: Path, siblings: list[str], efficient: str = "") -> Path:
-    """A /sys/devices with one processor for each of ``siblings``."""
+@pytest.mark.parametrize(
+    ("siblings", "efficient", "usable", "threads", "default"),
+    [
+        (["11", "22", "44", "88"] * 2, "", 8, 4, 4),
+        (["03", "03", "0c", "0c", "10", "20", "40", "80"], "4-6,7", 8, 2, 2),
+        (["1", "2", "4", "8"], "", 2, 4, 2),
+        ([], "", 99, 8, 8),
+    ],
+    ids=["two threads a core", "efficiency cores", "not all usable", "none listed"],
+)
+def test_threads_are_cores(
+    siblings: list[str],
+    efficient: str,
+    usable: int,
+    threads: int,
+    default: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a /sys/devices with one processor for each of ``siblings``."""
     for number, listed in enumerate(siblings):
-        topology = folder / f"system/cpu/cpu{number}/topology"
+        topology = tmp_path / f"system/cpu/cpu{number}/topology"
         topology.mkdir(parents=True)
         (topology / "thread_siblings").write_text(f"{listed}\n")
     if efficient:
-        (folder / "cpu_atom").mkdir()
-        (folder / "cpu_atom/cpus").write_text(f"{efficient}\n")
-    return folder
-
-
-def may_use(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)))
-
-
-def test_two_threads_of_a_core_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_use(monkeypatch, 8)
-    cores = system(tmp_path, ["11", "22", "44", "88"] * 2)
-    assert engine_threads(cores) == default_threads(cores) == 4
-
-
-def test_efficiency_cores_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_use(monkeypatch, 8)
-    cores = system(tmp_path, ["03", "03", "0c", "0c", "10", "20", "40", "80"], "4-6,7")
-    assert engine_threads(cores) == 2
-
-
-def test_no_more_than_cook_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_use(monkeypatch, 2)
-    cores = system(tmp_path, ["1", "2", "4", "8"])
-    assert engine_threads(cores) == 4
-    assert default_threads(cores) == 2
-
-
-def test_without_a_system_that_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "cpu_atom").mkdir()
+        (tmp_path / "cpu_atom/cpus").write_text(f"{efficient}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert engine_threads(tmp_path) == 8
+    assert (engine_threads(tmp_path), default_threads(tmp_path)) == (threads, default)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert engine_threads(tmp_path) == 4
+    assert siblings or engine_threads(tmp_path) == 4

@@ -48,9 +48,21 @@ QUANTIZE_REAL = {
 EXPECTED = {f"blk.{n}.attn_v.weight": "q8_0" for n in range(2)}
 
 
-def quantize_job(source: Path, folder: Path) -> QuantizeJob:
-    rules = (TypeRule("attn_v", "q8_0"),)
-    return QuantizeJob(source, folder / "out.gguf", "Q4_K_M", rules, None, 1, EXPECTED)
+@pytest.fixture
+def quantizing(supervisor: Supervisor, tiny_model: Path, tmp_path: Path) -> Callable[..., Any]:
+    """``quantizing(engine, name)``: what ``engine`` makes of the tiny model."""
+
+    def run(engine: Any, name: str = "out") -> Any:
+        rules, output = (TypeRule("attn_v", "q8_0"),), tmp_path / "made" / f"{name}.gguf"
+        job = QuantizeJob(tiny_model, output, "Q4_K_M", rules, None, 1, EXPECTED)
+        return tool_runs.quantize(engine, job, supervisor)
+
+    return run
+
+
+@pytest.fixture
+def text(tiny_model: Path, tiny_corpus: Path) -> TextJob:
+    return TextJob(tiny_model, tiny_corpus, 128, 4, 1)
 
 
 def check(error: CookError, message: str) -> None:
@@ -63,42 +75,32 @@ def check(error: CookError, message: str) -> None:
 
 @pytest.mark.parametrize("fault", [*ANY_TOOL, *QUANTIZE])
 def test_quantize_faults(
-    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    fault: str, standin_engine: Make, quantizing: Make, tmp_path: Path
 ) -> None:
-    engine = standin_engine(fault, "quantize")
-    folder = tmp_path / "made"
     with pytest.raises(StepError) as caught:
-        tool_runs.quantize(engine, quantize_job(tiny_model, folder), supervisor)
+        quantizing(standin_engine(fault, "quantize"))
     check(caught.value, (ANY_TOOL | QUANTIZE)[fault])
-    assert list(folder.iterdir()) == []
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("fault", QUANTIZE_REAL)
 def test_quantize_lies(
-    fault: str,
-    bundled: Any,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    tmp_path: Path,
+    fault: str, bundled: Any, standin_engine: Make, quantizing: Make, tmp_path: Path
 ) -> None:
-    engine = standin_engine(fault, "quantize", real=bundled.facts.bin_dir)
-    folder = tmp_path / "made"
     with pytest.raises(StepError) as caught:
-        tool_runs.quantize(engine, quantize_job(tiny_model, folder), supervisor)
+        quantizing(standin_engine(fault, "quantize", real=bundled.facts.bin_dir))
     check(caught.value, QUANTIZE_REAL[fault])
-    assert list(folder.iterdir()) == []
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 # The tools that read a text, and what their faults say.
 OF_TEXTS = {
-    "perplexity": ANY_TOOL
-    | {
+    "perplexity": {
         "nan": r"not finite: .*negative standard deviation",
         "too_short": "need at least 256",
     },
-    "imatrix": ANY_TOOL | {"nan": r"not finite"},
+    "imatrix": {"nan": r"not finite"},
 }
 
 
@@ -114,34 +116,18 @@ def test_faults_of_tools_that_read_a_text(
     fault: str,
     standin_engine: Make,
     supervisor: Supervisor,
-    tiny_model: Path,
-    tiny_corpus: Path,
+    text: TextJob,
     tmp_path: Path,
 ) -> None:
-    engine = standin_engine(fault, tool)
-    output = tmp_path / "made" / "output"
-    job = TextJob(tiny_model, tiny_corpus, 128, 4, 1)
+    engine, output = standin_engine(fault, tool), tmp_path / "made" / "output"
     run: dict[str, Callable[[], object]] = {
-        "imatrix": lambda: tool_runs.imatrix(engine, job, output, supervisor),
-        "perplexity": lambda: tool_runs.perplexity(engine, job, supervisor, output),
+        "imatrix": lambda: tool_runs.imatrix(engine, text, output, supervisor),
+        "perplexity": lambda: tool_runs.perplexity(engine, text, supervisor, output),
     }
     with pytest.raises(StepError) as caught:
         run[tool]()
-    check(caught.value, OF_TEXTS[tool][fault])
+    check(caught.value, (ANY_TOOL | OF_TEXTS[tool])[fault])
     assert list(output.parent.iterdir()) == []
-
-
-@pytest.mark.engine
-def test_perplexity_of_too_few_chunks(
-    bundled: Any,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    tiny_corpus: Path,
-) -> None:
-    engine = standin_engine("few_chunks", "perplexity", real=bundled.facts.bin_dir)
-    with pytest.raises(StepError, match="3 of 4 chunks"):
-        tool_runs.perplexity(engine, TextJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
 
 
 @pytest.mark.engine
@@ -149,21 +135,23 @@ def test_perplexity_of_too_few_chunks(
     ("fault", "message"),
     [("other_vocabulary", r"inconsistent vocabulary \(320 vs 321\)"), ("short_base", "chunk 3")],
 )
-def test_divergence_lies(
+def test_perplexity_and_divergence_lie(
     fault: str,
     message: str,
     bundled: Any,
     standin_engine: Make,
     supervisor: Supervisor,
-    tiny_model: Path,
-    tiny_corpus: Path,
+    text: TextJob,
     tmp_path: Path,
 ) -> None:
-    base = tmp_path / "base.bin"
-    tool_runs.perplexity(bundled, TextJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor, base)
-    engine = standin_engine(fault, "perplexity", "--kl-divergence", real=bundled.facts.bin_dir)
+    base, real = tmp_path / "base.bin", bundled.facts.bin_dir
+    engine = standin_engine("few_chunks", "perplexity", name="few", real=real)
+    with pytest.raises(StepError, match="3 of 4 chunks"):
+        tool_runs.perplexity(engine, text, supervisor)
+    tool_runs.perplexity(bundled, text, supervisor, base)
+    engine = standin_engine(fault, "perplexity", real=real)
     with pytest.raises(StepError, match=message):
-        tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
+        tool_runs.divergence(engine, text.model, base, supervisor, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -190,23 +178,18 @@ def test_hangs(
         result.check()
 
 
-def test_missing_library_is_a_prerequisite(
-    standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
-) -> None:
-    engine = standin_engine("missing_library", "quantize")
+def test_missing_library_is_a_prerequisite(standin_engine: Make, quantizing: Make) -> None:
     with pytest.raises(PrerequisiteError, match=r"libllama\.so\.0 is missing") as caught:
-        tool_runs.quantize(engine, quantize_job(tiny_model, tmp_path), supervisor)
+        quantizing(standin_engine("missing_library", "quantize"))
     assert "make setup" in (caught.value.hint or "")
 
 
 @pytest.mark.engine
 def test_one_fault_leaves_the_other_steps_alone(
-    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    bundled: Any, standin_engine: Make, quantizing: Make, tmp_path: Path
 ) -> None:
     engine = standin_engine("segfault", "quantize", "bad", real=bundled.facts.bin_dir)
-    good = quantize_job(tiny_model, tmp_path)
-    assert tool_runs.quantize(engine, good, supervisor).types["blk.0.attn_v.weight"] == "q8_0"
-    bad = QuantizeJob(tiny_model, tmp_path / "bad.gguf", "Q4_0", (), None, 1, {})
+    assert quantizing(engine).types["blk.0.attn_v.weight"] == "q8_0"
     with pytest.raises(StepError, match="SIGSEGV"):
-        tool_runs.quantize(engine, bad, supervisor)
-    assert [path.name for path in tmp_path.glob("*.gguf")] == ["out.gguf"]
+        quantizing(engine, "bad")
+    assert [path.name for path in (tmp_path / "made").glob("*.gguf")] == ["out.gguf"]

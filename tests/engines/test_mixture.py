@@ -23,10 +23,9 @@ from cook.paths import demo_dir
 
 LINE = "[   1/  21]  a.weight - [  256,   64,     1,     1], type =    f16, size = 0.031 MiB ({})"
 TOOL = """#!{python}
-import pathlib, sys
-calls = pathlib.Path({calls!r})
-calls.write_text(calls.read_text() + " ".join(sys.argv[1:]) + "\\n" if calls.exists()
-                 else " ".join(sys.argv[1:]) + "\\n")
+import sys
+with open({calls!r}, "a") as calls:
+    print(*sys.argv[1:], file=calls)
 kind = "q6_K" if "--imatrix" in sys.argv else "q4_K"
 sys.stderr.write({line!r}.format(kind) + "\\n")
 """
@@ -57,15 +56,7 @@ def engine(tmp_path: Path, calls: Path) -> Any:
 
 
 def job(imatrix: Path | None = None, ftype: str = "Q4_K_M") -> QuantizeJob:
-    return QuantizeJob(
-        source=Path("/m/a.gguf"),
-        output=Path("/m/out.gguf"),
-        ftype=ftype,
-        rules=(),
-        imatrix=imatrix,
-        threads=1,
-        expected={},
-    )
+    return QuantizeJob(Path("/m/a.gguf"), Path("/m/out.gguf"), ftype, (), imatrix, 1, {})
 
 
 def test_asked_once_for_each_source_type_and_imatrix(engine: Any, calls: Path) -> None:
@@ -84,34 +75,22 @@ def test_an_imatrix_need_not_exist_to_change_the_mixture(engine: Any, calls: Pat
 
 
 @pytest.mark.ik
-@pytest.mark.parametrize("has_imatrix", [False, True])
+@pytest.mark.parametrize("imatrix", [None, Path("/not/made/yet")])
 def test_few_rows_get_the_types_of_the_whole_model(
-    ik_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_imatrix: bool
+    ik_engine: Engine, tmp_path: Path, calls: Path, imatrix: Path | None
 ) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    source = demo_dir() / "draft-f16.gguf"
-    imatrix = Path("/not/made/yet") if has_imatrix else None
+    """Held against a dry run on all the weights."""
+    source, made = demo_dir() / "draft-f16.gguf", tmp_path / "any.dat"
+    entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
+    write_dat(Imatrix({"none.weight": entry}, ("none",), 1, 512, "dat"), made)
     bases = [b for b in sorted(ik_engine.facts.ftypes) if b not in ("COPY", "F16", "F32")]
     assert len(bases) > 60
     for base in bases:
         one = replace(job(imatrix, base), source=source)
         few = mixture_types(ik_engine, one, "source")
-        assert few == whole_dry_run(ik_engine, one, tmp_path), base
+        whole = replace(one, imatrix=made if imatrix else None, output=tmp_path / "no.gguf")
+        program, *words = ik_engine.quantize_command(whole)
+        argv = [program, "--dry-run", "--ignore-imatrix-rules", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=True)
+        assert few == parse_quantize_log(done.stderr).types, base
         assert set(few) == {t.name for t in read_gguf(source).tensors}
-
-
-def whole_dry_run(engine: Engine, job: QuantizeJob, folder: Path) -> dict[str, str]:
-    """What a dry run on all the weights says."""
-    any_imatrix = folder / "any.dat"
-    entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
-    write_dat(Imatrix({"none.weight": entry}, ("none",), 1, 512, "dat"), any_imatrix)
-    job = replace(job, imatrix=any_imatrix if job.imatrix else None, output=folder / "no.gguf")
-    program, *words = engine.quantize_command(job)
-    done = subprocess.run(
-        [program, "--dry-run", "--ignore-imatrix-rules", *words],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=True,
-    )
-    return parse_quantize_log(done.stderr).types

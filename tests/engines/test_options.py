@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,48 +37,30 @@ VALUES = {
 BOTH = pytest.mark.parametrize("flavour", list(Flavour))
 
 
-def listed(flavour: Flavour) -> dict[str, frozenset[str]]:
-    return {
-        tool: parse_flags((RECORDED / flavour / f"{tool}.txt").read_text(errors="replace"))
-        for tool in REACHED
-    }
-
-
 def said(option: Option, flag: str) -> list[str]:
     if option.value is None:
         return [flag]
     return [flag, VALUES.get(option.value.says) or option.value.says.split(" or ")[0]]
 
 
-def unoffered(flavour: Flavour, flags: Any) -> list[str]:
-    offered = frozenset().union(*(flags.get(tool, ()) for tool in REACHED))
-    return [w for w, o in HARMLESS[flavour].items() if w not in offered and not o.unlisted]
+def check_reviewed(flavour: Flavour, flags: Mapping[str, Collection[str]]) -> None:
+    """Every flag that a tool offers was reviewed, and every harmless one is offered."""
+    known = set(OPTIONS[flavour]) | (GARBLED if flavour is Flavour.LLAMA_CPP else set())
+    for tool in REACHED:
+        assert set(flags[tool]) <= known, tool
+    offered = frozenset().union(*(flags[tool] for tool in REACHED))
+    assert {w for w, o in HARMLESS[flavour].items() if not o.unlisted} <= offered
 
 
 @BOTH
 def test_every_option_of_the_help_was_reviewed(flavour: Flavour) -> None:
-    for tool, flags in listed(flavour).items():
-        assert flags - GARBLED <= set(OPTIONS[flavour]), tool
+    folder = RECORDED / flavour
+    helps = {tool: (folder / f"{tool}.txt").read_text(errors="replace") for tool in REACHED}
+    check_reviewed(flavour, {tool: parse_flags(text) for tool, text in helps.items()})
 
 
-@BOTH
-def test_every_harmless_flag_is_in_the_help(flavour: Flavour) -> None:
-    assert unoffered(flavour, listed(flavour)) == []
-
-
-@pytest.mark.engine
-def test_every_harmless_flag_is_in_the_bundled_engine(bundled: Any) -> None:
-    assert unoffered(Flavour.LLAMA_CPP, bundled.facts.flags) == []
-    for tool in REACHED:
-        known = set(OPTIONS[Flavour.LLAMA_CPP]) | GARBLED
-        assert set(bundled.facts.flags[tool]) <= known, tool
-
-
-@pytest.mark.ik
-def test_every_harmless_flag_is_in_ik(ik_engine: Any) -> None:
-    assert unoffered(Flavour.IK_LLAMA_CPP, ik_engine.facts.flags) == []
-    for tool in REACHED:
-        assert set(ik_engine.facts.flags[tool]) <= set(OPTIONS[Flavour.IK_LLAMA_CPP]), tool
+def test_every_option_of_the_engine_was_reviewed(engine: Any) -> None:
+    check_reviewed(engine.flavour, engine.facts.flags)
 
 
 @BOTH
@@ -104,72 +87,52 @@ def test_harmless_flags_pass_with_a_value_of_their_form(flavour: Flavour) -> Non
         assert isinstance(found.option.effect, FlagEffect)
 
 
-@BOTH
+ML, IK = Flavour.LLAMA_CPP, Flavour.IK_LLAMA_CPP
+
+
 @pytest.mark.parametrize(
-    ("attack", "reason"),
+    ("flavours", "flag", "reason"),
     [
-        (["--model-url", "http://x/y.gguf"], RefusalReason.DOWNLOADS),
-        (["-mu", "http://x/y.gguf"], RefusalReason.DOWNLOADS),
-        (["-hfr", "a/b"], RefusalReason.DOWNLOADS),
-        (["--hf-token", "x"], RefusalReason.DOWNLOADS),
-        (["--lora", "x.gguf"], RefusalReason.MODEL),
-        (["--override-kv", "a.b=int:1"], RefusalReason.MODEL),
-        (["--chat-template-file", "/etc/passwd"], RefusalReason.READS),
-        (["--slot-save-path", "/tmp"], RefusalReason.WRITES),
-        (["-lcd", "/tmp/x"], RefusalReason.WRITES),
-        (["-o", "/tmp/x"], RefusalReason.WRITES),
-        (["--path", "/"], RefusalReason.LISTENS),
-        (["--host", "0.0.0.0"], RefusalReason.OURS),
-        (["--log-file", "/tmp/x"], RefusalReason.LOGS),
+        (Flavour, "--model-url", RefusalReason.DOWNLOADS),
+        (Flavour, "-hfr", RefusalReason.DOWNLOADS),
+        ([ML], "-dr", RefusalReason.DOWNLOADS),
+        ([ML], "--fim-qwen-7b-spec", RefusalReason.DOWNLOADS),
+        ([ML], "--models-dir", RefusalReason.MODEL),
+        (Flavour, "--lora", RefusalReason.MODEL),
+        (Flavour, "--override-kv", RefusalReason.MODEL),
+        (Flavour, "--chat-template-file", RefusalReason.READS),
+        (Flavour, "--slot-save-path", RefusalReason.WRITES),
+        (Flavour, "-lcd", RefusalReason.WRITES),
+        (Flavour, "-o", RefusalReason.WRITES),
+        ([IK], "--sql-save-file", RefusalReason.WRITES),
+        (Flavour, "--path", RefusalReason.LISTENS),
+        (Flavour, "--host", RefusalReason.OURS),
+        (Flavour, "--log-file", RefusalReason.LOGS),
+        ([ML], "--log-prompts-dir", RefusalReason.LOGS),
+        ([ML], "--tools", RefusalReason.CODE),
+        ([ML], "--mcp-servers-json", RefusalReason.CODE),
+        ([IK], "--sqlite-zstd-ext-file", RefusalReason.CODE),
+        ([IK], "-dr", RefusalReason.ENDS),
     ],
 )
 def test_what_does_harm_is_refused_with_its_reason(
-    flavour: Flavour, attack: list[str], reason: RefusalReason
+    flavours: Iterable[Flavour], flag: str, reason: RefusalReason
 ) -> None:
-    (refusal,) = read_flags(attack, [flavour]).refusals
-    option = OPTIONS[flavour][attack[0]]
-    assert option.effect is reason
-    assert option.why in refusal.message
-    assert refusal.ours is (reason is RefusalReason.OURS)
-
-
-@pytest.mark.parametrize(
-    ("flavour", "flag", "reason"),
-    [
-        (Flavour.LLAMA_CPP, "--tools", RefusalReason.CODE),
-        (Flavour.LLAMA_CPP, "--mcp-servers-json", RefusalReason.CODE),
-        (Flavour.LLAMA_CPP, "-dr", RefusalReason.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "-hf", RefusalReason.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "--fim-qwen-7b-spec", RefusalReason.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "--models-dir", RefusalReason.MODEL),
-        (Flavour.LLAMA_CPP, "--log-prompts-dir", RefusalReason.LOGS),
-        (Flavour.IK_LLAMA_CPP, "--sqlite-zstd-ext-file", RefusalReason.CODE),
-        (Flavour.IK_LLAMA_CPP, "--sql-save-file", RefusalReason.WRITES),
-        (Flavour.IK_LLAMA_CPP, "-ld", RefusalReason.LOGS),
-        (Flavour.IK_LLAMA_CPP, "-dr", RefusalReason.ENDS),
-    ],
-)
-def test_what_one_engine_has_alone(flavour: Flavour, flag: str, reason: RefusalReason) -> None:
-    assert OPTIONS[flavour][flag].effect is reason
-    assert read_flags([flag, "x"], [flavour]).refusals
+    for flavour in flavours:
+        (refusal,) = read_flags([flag, "x"], [flavour]).refusals
+        option = OPTIONS[flavour][flag]
+        assert option.effect is reason
+        assert option.why in refusal.message
+        assert refusal.ours is (reason is RefusalReason.OURS)
 
 
 def spellings(flag: str) -> st.SearchStrategy[list[str]]:
     """Ways to say a flag that a parser might take."""
-    ways = [
-        [flag],
-        [flag, "x"],
-        [f"{flag}=x"],
-        [flag.upper()],
-        [f"{flag} x"],
-        [f" {flag}"],
-        [f"{flag}\u200b"],
-        [flag.replace("-", "\u2013", 1)],
-        [flag.replace("-", "\u2010")],
-    ]
+    dashes = (flag.replace("-", "\u2013", 1), flag.replace("-", "\u2010"))
+    ways = [flag, f"{flag}=x", flag.upper(), f"{flag} x", f" {flag}", f"{flag}\u200b", *dashes]
     if flag.startswith("--"):
-        ways += [[f"--{flag[2:].replace('-', '_')}"], [flag[1:]], [f"-{flag}"], [flag[:-1]]]
-    return st.sampled_from(ways)
+        ways += [f"--{flag[2:].replace('-', '_')}", flag[1:], f"-{flag}", flag[:-1]]
+    return st.sampled_from([[flag, "x"], *([way] for way in ways)])
 
 
 @st.composite
@@ -231,13 +194,10 @@ def test_what_the_table_does_not_know_is_refused_though_the_tool_has_it() -> Non
     assert "`--model-url`? it downloads" in cut.message
 
 
-def test_a_harmless_flag_must_be_in_the_help_of_the_tool() -> None:
+def test_a_harmless_flag_that_does_not_pass() -> None:
+    """The tool at hand has none, or its value comes after an equals sign."""
     (refusal,) = read_flags(["--numa", "isolate"], offered={"--mlock"}, engine="llama-x").refusals
-    assert refusal.lacking
+    assert refusal.missing
     assert refusal.message == "llama-x has no --numa"
-
-
-def test_a_value_after_an_equals_sign_is_no_value() -> None:
     (refusal,) = read_flags(["--numa=isolate"]).refusals
-    assert refusal.hint is not None
-    assert "two items" in refusal.hint
+    assert "two items" in str(refusal.hint)

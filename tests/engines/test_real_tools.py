@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +23,36 @@ from cook.paths import demo_dir
 Make = Callable[..., Any]
 
 
+Progress = list[tuple[int, int | None]]
+
+
 @pytest.fixture
-def progress() -> list[tuple[int, int | None]]:
+def progress() -> Progress:
     return []
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, progress: list[tuple[int, int | None]]) -> Supervisor:
+def supervisor(tmp_path: Path, progress: Progress) -> Supervisor:
     return Supervisor(tmp_path / "logs", lambda done, total: progress.append((done, total)))
 
 
+@pytest.fixture
+def job(tiny_model: Path, tmp_path: Path) -> QuantizeJob:
+    return QuantizeJob(tiny_model, tmp_path / "made" / "out.gguf", "Q4_0", (), None, 1, {})
+
+
 def test_quantize_writes_what_was_resolved(
-    engine: Any,
-    supervisor: Supervisor,
-    progress: list[tuple[int, int | None]],
-    tiny_model: Path,
-    tmp_path: Path,
+    engine: Any, supervisor: Supervisor, progress: Progress, job: QuantizeJob, tmp_path: Path
 ) -> None:
-    special = "iq1_kt" if engine.flavour == "ik_llama.cpp" else "iq4_xs"
     rules = (
         TypeRule(r"^output\.weight$", "q6_K"),
         TypeRule(r"attn_v", "q8_0"),
-        TypeRule(r"ffn_(up|gate)", special if special == "iq4_xs" else "iq2_kl"),
+        TypeRule(r"ffn_(up|gate)", "iq2_kl" if engine.flavour == "ik_llama.cpp" else "iq4_xs"),
     )
-    expected = {t.name: "f32" for t in read_gguf(tiny_model).tensors if "norm" in t.name}
+    expected = {t.name: "f32" for t in read_gguf(job.source).tensors if "norm" in t.name}
     expected |= {"output.weight": "q6_K", "blk.1.attn_v.weight": "q8_0"}
     expected |= {"blk.0.ffn_up.weight": rules[2].type, "token_embd.weight": "q4_K"}
-    job = QuantizeJob(
-        tiny_model, tmp_path / "made" / "out.gguf", "Q4_K_S", rules, None, 1, expected
-    )
+    job = replace(job, ftype="Q4_K_S", rules=rules, expected=expected)
     result = tool_runs.quantize(engine, job, supervisor)
     file = read_gguf(job.output)
     assert {t.name: t.type_name for t in file.tensors} == result.types
@@ -71,78 +72,68 @@ def test_quantize_writes_what_was_resolved(
 
 
 def test_a_silent_fallback_is_an_error(
-    engine: Any, supervisor: Supervisor, tmp_path: Path, make_tiny_model: Make
+    engine: Any, supervisor: Supervisor, job: QuantizeJob, tmp_path: Path, make_tiny_model: Make
 ) -> None:
     odd = make_tiny_model(tmp_path / "odd.gguf", odd_hidden=True)
-    job = QuantizeJob(
-        odd, tmp_path / "out.gguf", "Q4_K_S", (), None, 1, {"blk.0.ffn_down.weight": "q4_K"}
-    )
+    job = replace(job, source=odd, ftype="Q4_K_S", expected={"blk.0.ffn_down.weight": "q4_K"})
     with pytest.raises(StepError, match=r"blk.0.ffn_down.weight: the recipe resolves to q4_K"):
         tool_runs.quantize(engine, job, supervisor)
     assert not job.output.exists()
-    known = dataclasses.replace(job, expected={"blk.0.ffn_down.weight": "q5_0"})
+    known = replace(job, expected={"blk.0.ffn_down.weight": "q5_0"})
     assert any("divide" in line for line in tool_runs.quantize(engine, known, supervisor).warnings)
 
 
 def test_a_missing_imatrix_is_reported(
-    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    engine: Any, supervisor: Supervisor, job: QuantizeJob
 ) -> None:
-    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "IQ2_XS", (), None, 1, {})
-    with pytest.raises(StepError) as caught:
-        tool_runs.quantize(engine, job, supervisor)
-    assert "imatrix" in caught.value.message or "importance matrix" in caught.value.message
+    with pytest.raises(StepError, match=r"imatrix|importance matrix"):
+        tool_runs.quantize(engine, replace(job, ftype="IQ2_XS"), supervisor)
 
 
 def test_jobs_that_no_run_can_fulfil(
-    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    engine: Any, supervisor: Supervisor, job: QuantizeJob, tmp_path: Path
 ) -> None:
-    before = tiny_model.read_bytes()
-    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "Q4_0", (), None, 1, {})
+    before = job.source.read_bytes()
     link = tmp_path / "link.gguf"
-    link.hardlink_to(tiny_model)
-    for output in (tiny_model, link):
-        with pytest.raises(InputError, match="overwritten by its own"):
-            tool_runs.quantize(engine, dataclasses.replace(job, output=output), supervisor)
-    assert tiny_model.read_bytes() == before
-    with pytest.raises(InputError, match="does not exist"):
-        tool_runs.quantize(engine, dataclasses.replace(job, source=tmp_path / "no"), supervisor)
-    for pattern, ftype, message in (
-        ("a", "bf16", "ignore every rule"),
-        ("a=b", "Q4_0", "cannot say the pattern"),
+    link.hardlink_to(job.source)
+    rule = (TypeRule("a", "q4_0"),)
+    for bad, message in (
+        (replace(job, output=job.source), "overwritten by its own"),
+        (replace(job, output=link), "overwritten by its own"),
+        (replace(job, source=tmp_path / "no"), "does not exist"),
+        (replace(job, rules=rule, ftype="bf16"), "ignore every rule"),
+        (replace(job, rules=(TypeRule("a=b", "q4_0"),)), "cannot say the pattern"),
     ):
-        bad = dataclasses.replace(job, rules=(TypeRule(pattern, "q4_0"),), ftype=ftype)
         with pytest.raises(InputError, match=message):
             tool_runs.quantize(engine, bad, supervisor)
+    assert job.source.read_bytes() == before
 
 
 def test_measures(
-    engine: Any, supervisor: Supervisor, tiny_model: Path, tiny_corpus: Path, tmp_path: Path
+    engine: Any, supervisor: Supervisor, job: QuantizeJob, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     ik = engine.flavour == "ik_llama.cpp"
     output = tmp_path / ("imatrix.dat" if ik else "imatrix.gguf")
-    text = TextJob(tiny_model, tiny_corpus, 128, 3, 1)
-    imatrix = tool_runs.imatrix(engine, text, output, supervisor)
-    assert imatrix.chunks == 3
+    text = TextJob(job.source, tiny_corpus, 128, 3, 1)
+    assert tool_runs.imatrix(engine, text, output, supervisor).chunks == 3
     assert len(read_imatrix(output).entries) == 14
     base = tmp_path / "base.bin"
     source = tool_runs.perplexity(engine, text, supervisor, base)
     assert source.chunks == 3
     assert source.perplexity > 1
     assert source.error > 0
-    same = tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
+    same = tool_runs.divergence(engine, job.source, base, supervisor, threads=1)
     assert same.same_top_percent > 95
     assert same.mean_kld < 1e-3
-    job = QuantizeJob(
-        tiny_model, tmp_path / "q2.gguf", "Q2_K", (), output, 1, {"blk.0.attn_q.weight": "q2_K"}
-    )
-    quantized = tool_runs.quantize(engine, job, supervisor)
-    assert "--imatrix" in quantized.command
+    expected = {"blk.0.attn_q.weight": "q2_K"}
+    job = replace(job, ftype="Q2_K", imatrix=output, expected=expected)
+    assert "--imatrix" in tool_runs.quantize(engine, job, supervisor).command
     worse = tool_runs.divergence(engine, job.output, base, supervisor, threads=1)
     assert worse.mean_kld > 10 * max(same.mean_kld, 1e-6)
     assert worse.base_perplexity == pytest.approx(source.perplexity, rel=0.2)
     base.write_bytes(base.read_bytes()[:-10])
     with pytest.raises(InputError, match="incomplete"):
-        tool_runs.divergence(engine, tiny_model, base, supervisor, threads=1)
+        tool_runs.divergence(engine, job.source, base, supervisor, threads=1)
 
 
 def test_a_corpus_that_is_too_short(
@@ -169,23 +160,20 @@ def test_an_imatrix_of_three_chunks_is_whole(
 
 
 def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
-    ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    ik_engine: Any, supervisor: Supervisor, job: QuantizeJob, tmp_path: Path
 ) -> None:
     imatrix = tmp_path / "imatrix.gguf"
     imatrix.write_bytes(b"GGUF" + bytes(100))
-    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "Q4_0", (), imatrix, 1, {})
     with pytest.raises(InputError, match=r"legacy \.dat"):
-        tool_runs.quantize(ik_engine, job, supervisor)
+        tool_runs.quantize(ik_engine, replace(job, imatrix=imatrix), supervisor)
 
 
-def test_rules_that_a_flavour_cannot_say(standin_engine: Make, tmp_path: Path) -> None:
+def test_rules_that_a_flavour_cannot_say(standin_engine: Make, job: QuantizeJob) -> None:
     mainline = standin_engine("silent")
     ik = standin_engine("silent", flavour="ik_llama.cpp", name="ik")
 
     def flags(engine: Any, *rules: TypeRule, pure: bool = False) -> tuple[str, ...]:
-        job = QuantizeJob(tmp_path, tmp_path, "Q4_0", rules, None, 1, {}, pure=pure)
-        result: tuple[str, ...] = engine.rule_flags(job)
-        return result
+        return tuple(engine.rule_flags(replace(job, rules=rules, pure=pure)))
 
     two = (TypeRule("a", "q4_k"), TypeRule(r"b\.c", "q8_0"))
     assert flags(mainline, *two) == ("--tensor-type", "a=q4_k", "--tensor-type", r"b\.c=q8_0")
@@ -196,8 +184,7 @@ def test_rules_that_a_flavour_cannot_say(standin_engine: Make, tmp_path: Path) -
         flags(ik, TypeRule("a{1,2}", "q4_0"))
     with pytest.raises(InputError, match="--pure"):
         flags(ik, *two, pure=True)
-    many = tuple(TypeRule(f"blk.{n}.{'x' * 90}", "q4_0") for n in range(1500))
-    long = flags(ik, *many)
+    long = flags(ik, *(TypeRule(f"blk.{n}.{'x' * 90}", "q4_0") for n in range(1500)))
     assert max(map(len, long)) < 128 << 10
     assert ",".join(long[1::2]).count("=q4_0") == 1500
 
@@ -208,6 +195,7 @@ def test_types_are_compared_by_what_they_are() -> None:
     assert not same_type("q4_K", "q4_0")
     assert compare({"a": "q4_K"}, {"a": "q4_K", "n": "f32"}, {"a": "q4_K", "n": "f32"}) == ()
     assert compare({"a": "q4_K"}, {}, {"a": "q4_K"}) == ("a: is not in the log",)
+    assert len(compare({"a": "q4_K"}, {"a": "q5_0"}, {"a": "q5_0"})) == 1
     assert len(compare({}, {"a": "q4_0"}, {"a": "q4_K"})) == 1
 
 
@@ -235,7 +223,7 @@ def test_an_imatrix_run_that_overruns_is_tried_without_fused_kernels(
         f"    os.kill(os.getpid(), signal.{signal_name})\n"
         f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
     )
-    facts = dataclasses.replace(engine.facts, flags=ik_engine.facts.flags)
+    facts = replace(engine.facts, flags=ik_engine.facts.flags)
     demo = demo_dir()
     job = TextJob(demo / "draft-f16.gguf", demo / "data" / "calibration.txt", 512, 2, 1)
     output = tmp_path / "i.dat"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob, contradictions
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, logged_settings
-from cook.engines.server_api import Completion
-from cook.errors import InputError, InternalError, PrerequisiteError, StepError
+from cook.errors import InternalError, PrerequisiteError, StepError
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]
@@ -26,16 +25,27 @@ def job(target: Path, draft: Path | None = None, **more: Any) -> ServerJob:
     return ServerJob(target, ONE, 512, draft, ONE, settings, **more)
 
 
+@pytest.fixture
+def serving(supervisor: Supervisor, tiny_model: Path) -> Make:
+    """``serving(engine, draft=..., target=...)``: a server of the tiny model, or of another."""
+
+    def make(
+        engine: Any, draft: Path | None = None, target: Path | None = None, **more: Any
+    ) -> Server:
+        return Server(engine, job(target or tiny_model, draft), supervisor, **more)
+
+    return make
+
+
 @pytest.mark.engine
-def test_plain_server(bundled: Any, supervisor: Supervisor, tiny_model: Path) -> None:
-    with Server(bundled, job(tiny_model), supervisor) as server:
+def test_plain_server(bundled: Any, serving: Make) -> None:
+    with serving(bundled) as server:
         tokens = server.tokenize("hello there")
         assert server.detokenize(tokens).replace("\u2581", " ").strip() == "hello there"
         first = server.complete(tokens, 12, n_probs=3, ignore_eos=True)
         again = server.complete(tokens, 12, ignore_eos=True)
         assert server.peak_rss_bytes > 1 << 20
     assert first.tokens == again.tokens
-    assert first.tokens is not None
     assert len(first.tokens) == first.predicted_n == 12
     assert first.prompt_n == len(tokens)
     assert first.stop == "limit"
@@ -48,56 +58,45 @@ def test_plain_server(bundled: Any, supervisor: Supervisor, tiny_model: Path) ->
 
 
 @pytest.mark.engine
-def test_drafting_server(
-    bundled: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
-) -> None:
-    with Server(bundled, job(tiny_model), supervisor) as server:
-        plain = server.complete("once more", 24, ignore_eos=True)
-    with Server(bundled, job(tiny_model, tiny_model), supervisor) as server:
-        self_draft = server.complete("once more", 24, ignore_eos=True)
-        with pytest.raises(InternalError, match="probabilities"):
-            server.complete("x", 4, n_probs=2)
-    with Server(bundled, job(tiny_model, tiny_draft), supervisor) as server:
-        bad_draft = server.complete("once more", 24, ignore_eos=True)
-    assert plain.tokens == self_draft.tokens == bad_draft.tokens
-    assert self_draft.draft_n == self_draft.draft_n_accepted
-    assert self_draft.draft_n is not None
-    assert self_draft.draft_n >= 16
-    assert bad_draft.draft_n is not None
-    assert bad_draft.draft_n_accepted is not None
-    assert bad_draft.draft_n_accepted < bad_draft.draft_n
+def test_drafting_server(bundled: Any, serving: Make, tiny_model: Path, tiny_draft: Path) -> None:
+    answers = []
+    for draft in (None, tiny_model, tiny_draft):
+        with serving(bundled, draft) as server:
+            answers.append(server.complete("once more", 24, ignore_eos=True))
+            if draft is not None:
+                with pytest.raises(InternalError, match="probabilities"):
+                    server.complete("x", 4, n_probs=2)
+    plain, same, bad = answers
+    assert plain.tokens == same.tokens == bad.tokens
+    assert 16 <= same.draft_n == same.draft_n_accepted
+    assert bad.draft_n_accepted < bad.draft_n
 
 
 def test_vocabulary_mismatch_is_no_drafting(
-    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path, make_tiny_model: Make
+    engine: Any, serving: Make, tmp_path: Path, make_tiny_model: Make
 ) -> None:
     other = make_tiny_model(tmp_path / "other.gguf", layers=1, vocabulary="zz")
-    with (
-        pytest.raises(StepError, match="serves without drafting"),
-        Server(engine, job(tiny_model, other), supervisor),
-    ):
+    with pytest.raises(StepError, match="serves without drafting"), serving(engine, other):
         pass
 
 
 @pytest.mark.engine
 def test_a_broken_model_is_reported_with_the_log(
-    bundled: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    bundled: Any, serving: Make, tiny_model: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_model.read_bytes()[:50_000])
-    with (
-        pytest.raises(StepError, match="ended before it was ready") as caught,
-        Server(bundled, job(broken), supervisor),
-    ):
+    refused = pytest.raises(StepError, match="ended before it was ready")
+    with refused as caught, serving(bundled, target=broken):
         pass
     assert caught.value.log is not None
 
 
 @pytest.mark.ik
-def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
-    with Server(ik_engine, job(tiny_model), supervisor) as server:
+def test_ik_server(ik_engine: Any, serving: Make, tiny_model: Path) -> None:
+    with serving(ik_engine) as server:
         plain = server.complete("hello there", 16, ignore_eos=True)
-    with Server(ik_engine, job(tiny_model, tiny_model), supervisor) as server:
+    with serving(ik_engine, tiny_model) as server:
         drafted = server.complete("hello there", 16, ignore_eos=True)
         with pytest.raises(InternalError, match="twice in a row"):
             server.complete("hello there", 16, ignore_eos=True)
@@ -113,27 +112,34 @@ def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> 
     assert sum(d.accepted for d in drafted.by_depth) == drafted.draft_n_accepted
 
 
+@pytest.fixture
+def drafting(supervisor: Supervisor) -> Make:
+    """``drafting(engine, threads, context)``: a server of the demo's pair."""
+
+    def server(engine: Any, threads: int, context: int) -> Server:
+        args = ModelArgs(threads=threads)
+        models = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
+        wanted = ServerJob(models[0], args, context, models[1], args, DraftSettings(3))
+        return Server(engine, wanted, supervisor)
+
+    return server
+
+
 @pytest.mark.ik
 def test_a_streamed_answer_of_ik_shows_when_its_draft_read_the_prompt(
-    ik_engine: Any, supervisor: Supervisor
+    ik_engine: Any, drafting: Make
 ) -> None:
-    one = ModelArgs(threads=1)
-    target, draft = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
-    short, long = "Once upon a time", "def add(a, b):\n    return a + b\n\n\n" * 90
-    whole: list[Completion] = []
-    streamed: list[Completion] = []
-    with Server(
-        ik_engine, ServerJob(target, one, 2048, draft, one, DraftSettings(3)), supervisor
-    ) as server:
-        for answers, stream in ((whole, False), (streamed, True)):
-            for text in (short, long):
-                answers.append(server.complete(text, 48, seed=1, streamed=stream))
+    texts = "Once upon a time", "def add(a, b):\n    return a + b\n\n\n" * 90
+    with drafting(ik_engine, 1, 2048) as server:
+        whole, streamed = (
+            [server.complete(text, 48, seed=1, streamed=stream) for text in texts]
+            for stream in (False, True)
+        )
     for as_whole, as_stream in zip(whole, streamed, strict=True):
         assert as_whole.text.startswith(as_stream.text)
         assert len(as_stream.text) > 0.8 * len(as_whole.text)
-        assert as_stream.draft_n == as_whole.draft_n
-        assert as_stream.draft_n_accepted == as_whole.draft_n_accepted
-        assert as_stream.predicted_n == as_whole.predicted_n
+        for name in ("draft_n", "draft_n_accepted", "predicted_n"):
+            assert getattr(as_stream, name) == getattr(as_whole, name)
         assert as_whole.late_reading_ms is None
         # How long it is, is right of slow servers alone (tests/engines/test_server_api.py).
         assert as_stream.late_reading_ms is not None
@@ -141,12 +147,9 @@ def test_a_streamed_answer_of_ik_shows_when_its_draft_read_the_prompt(
 
 
 @pytest.mark.ik
-def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, supervisor: Supervisor) -> None:
+def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, drafting: Make) -> None:
     """It ends its connection after a stream without a word, which the next request ran into."""
-    two = ModelArgs(threads=2)
-    target, draft = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
-    job = ServerJob(target, two, 1024, draft, two, DraftSettings(3))
-    with Server(ik_engine, job, supervisor) as server:
+    with drafting(ik_engine, 2, 1024) as server:
         for number in range(20):
             assert server.complete(f"{number} is unrelated", 4).predicted_n == 4
             asked = f"def f{number}(a, b):\n    return"
@@ -156,36 +159,23 @@ def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, supervisor: Sup
 ANSWERS = {
     "dies": r"crashed with SIGABRT.*GGML_ASSERT\(n_tokens > 0\).*died during a request",
     "exits_cleanly": "died during a request",
+    "never_answers": "a request was not answered",
     "error_status": r"status 400: the context  ?is full",
     "no_json": "no JSON object",
-    "negative_time": "predicted_ms: Input should be greater",
     "more_accepted": "4 tokens accepted of 3 drafted",
     "too_many": "10000 tokens for the 8 asked for",
 }
 
 
 @pytest.mark.parametrize("fault", ANSWERS)
-def test_hostile_answers(
-    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
+def test_hostile_answers(fault: str, standin_engine: Make, serving: Make) -> None:
     engine = standin_engine(f"server-{fault}", "server")
     with (
-        Server(engine, job(tiny_model), supervisor) as server,
+        serving(engine, stall_timeout_s=1.0) as server,
         pytest.raises(StepError, match=ANSWERS[fault]) as caught,
     ):
         server.complete("hello", 8)
     assert "\x1b" not in caught.value.message
-
-
-def test_a_request_that_is_never_answered(
-    standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
-    engine = standin_engine("server-never_answers", "server")
-    with (
-        Server(engine, job(tiny_model), supervisor, stall_timeout_s=1.0) as server,
-        pytest.raises(StepError, match="a request was not answered"),
-    ):
-        server.complete("hello", 8)
 
 
 @pytest.mark.parametrize(
@@ -202,73 +192,66 @@ def test_a_request_that_is_never_answered(
     ],
 )
 def test_servers_that_do_not_serve(
-    fault: str,
-    message: str,
-    standin_engine: Make,
-    supervisor: Supervisor,
-    tiny_model: Path,
-    tiny_draft: Path,
+    fault: str, message: str, standin_engine: Make, serving: Make, tiny_draft: Path
 ) -> None:
     engine = standin_engine(fault, "server")
-    with (
-        pytest.raises(StepError, match=message),
-        Server(engine, job(tiny_model, tiny_draft), supervisor, load_timeout_s=1.5),
-    ):
+    refused = pytest.raises(StepError, match=message)
+    with refused, serving(engine, tiny_draft, load_timeout_s=1.5):
         pass
 
 
 @pytest.mark.engine
-def test_a_taken_port_is_tried_again(
-    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
+def test_a_taken_port_is_tried_again(bundled: Any, standin_engine: Make, serving: Make) -> None:
     engine = standin_engine("port_taken", "server", real=bundled.facts.bin_dir)
-    with Server(engine, job(tiny_model), supervisor) as server:
+    with serving(engine) as server:
         assert server.complete("x", 2, ignore_eos=True).predicted_n == 2
 
 
 def test_the_key_is_in_a_private_file_only(
-    standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+    standin_engine: Make, serving: Make, tmp_path: Path
 ) -> None:
     engine = standin_engine("server-ok", "server")
     seen: list[tuple[str, int]] = []
     original = engine.server_command
 
-    def spy(given: ServerJob, port: int, key_file: Path) -> tuple[str, ...]:
+    def spy(given: ServerJob, port: int, key_file: Path) -> Any:
         seen.append((key_file.read_text().strip(), stat.S_IMODE(key_file.stat().st_mode)))
-        return original(given, port, key_file)  # type: ignore[no-any-return]
+        return original(given, port, key_file)
 
     engine.server_command = spy
-    with Server(engine, job(tiny_model), supervisor) as server:
-        key, mode = seen[0]
+    with serving(engine) as server:
+        ((key, mode),) = seen
         assert len(key) >= 32
         assert mode == 0o600
-        key_file = Path(server.command[server.command.index("--api-key-file") + 1])
-        assert not key_file.exists()
+        assert not Path(server.command[server.command.index("--api-key-file") + 1]).exists()
     for path in (tmp_path / "logs").rglob("*"):
         assert path.is_dir() or key not in path.read_text(errors="replace")
 
 
-def test_arguments_an_engine_lacks_are_refused_before_the_start(
-    standin_engine: Make, tiny_model: Path, tiny_draft: Path
-) -> None:
-    mainline = standin_engine("silent", "server")
-    settings = DraftSettings(4)
-    draft = ModelArgs(flash_attention=True)
-    with pytest.raises(InputError, match="draft args: flash_attention"):
-        mainline.server_command(
-            ServerJob(tiny_model, ONE, 64, tiny_draft, draft, settings), 1, None
-        )
-    ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
-    flags = tuple(flag for flag in ik.facts.flags["server"] if flag != "--spec-type")
-    facts = dataclasses.replace(ik.facts, flags={**ik.facts.flags, "server": flags})
-    old = type(ik)("old", facts)
+def words(engine: Any, given: ServerJob) -> str:
+    return " ".join(engine.server_command(given, 4321, Path("/run/key"))[1:])
+
+
+@pytest.fixture(params=["llama.cpp", "ik_llama.cpp"])
+def standin(request: pytest.FixtureRequest, standin_engine: Make) -> Any:
+    """One of each flavour."""
+    return standin_engine("silent", "server", flavour=request.param)
+
+
+def test_a_server_without_a_flag_for_speculation_is_refused(standin: Any, tiny_model: Path) -> None:
+    server = tuple(flag for flag in standin.facts.flags["server"] if flag != "--spec-type")
+    facts = replace(standin.facts, flags={**standin.facts.flags, "server": server})
     with pytest.raises(PrerequisiteError, match="has no --spec-type"):
-        old.server_command(ServerJob(tiny_model, ONE, 64, tiny_draft, ONE, settings), 1, None)
+        words(type(standin)("old", facts), job(tiny_model, tiny_model))
+
+
+def test_without_draft_there_is_no_speculation(standin: Any, tmp_path: Path) -> None:
+    command = standin.server_command(job(tmp_path / "t"), 1, None)
+    assert not [word for word in command if "spec" in word or "-draft" in word]
 
 
 FULL = ModelArgs(
     n_gpu_layers=99,
-    override_tensor=("exps=CPU", "a=b"),
     n_cpu_moe=3,
     devices=("CUDA0", "CUDA1"),
     cache_type_k="q8_0",
@@ -276,20 +259,17 @@ FULL = ModelArgs(
     threads=6,
     threads_batch=7,
 )
-
-
-def words(command: tuple[str, ...]) -> str:
-    return " ".join(command[1:])
+OVERRIDES = ("exps=CPU", "a=b")
 
 
 def test_mainline_command(standin_engine: Make, tmp_path: Path) -> None:
-    engine = standin_engine("silent", "server")
+    """The draft's arguments, one by one: tests/engines/test_arguments.py."""
     target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
-    full = ModelArgs(**{**FULL.__dict__, "flash_attention": True, "extra": ("--mlock",)})
+    full = replace(FULL, override_tensor=OVERRIDES, flash_attention=True, extra=("--mlock",))
     given = ServerJob(target, full, 4096, draft, FULL, DraftSettings(8, 2, 0.75))
-    text = words(engine.server_command(given, 4321, tmp_path / "key"))
+    text = words(standin_engine("silent", "server"), given)
     for part in (
-        f"--model {target} --host 127.0.0.1 --port 4321 --api-key-file {tmp_path}/key --parallel 1",
+        f"--model {target} --host 127.0.0.1 --port 4321 --api-key-file /run/key --parallel 1",
         "--ctx-size 4096",
         "--n-gpu-layers 99 --override-tensor exps=CPU --override-tensor a=b --n-cpu-moe 3",
         "--device CUDA0,CUDA1 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on",
@@ -297,39 +277,19 @@ def test_mainline_command(standin_engine: Make, tmp_path: Path) -> None:
         "--fit off",
         f"--spec-draft-model {draft} --spec-type draft-simple --spec-draft-n-max 8",
         "--spec-draft-n-min 2 --spec-draft-p-min 0.75 --spec-draft-ngl 99",
-        "--spec-draft-override-tensor exps=CPU --spec-draft-override-tensor a=b",
-        "--spec-draft-n-cpu-moe 3 --spec-draft-device CUDA0,CUDA1",
-        "--spec-draft-type-k q8_0 --spec-draft-type-v q8_0",
-        "--spec-draft-threads 6 --spec-draft-threads-batch 7",
     ):
         assert part in text, (part, text)
     assert text.endswith("--mlock")
 
 
 def test_ik_command(standin_engine: Make, tmp_path: Path) -> None:
-    engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
-    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
-    mine = ModelArgs(**{**FULL.__dict__, "flash_attention": False, "ubatch": 64})
-    bare = ModelArgs(**{**FULL.__dict__, "override_tensor": ()})
-    given = ServerJob(target, bare, 4096, draft, mine, DraftSettings(8, 0, 0.0))
-    command = engine.server_command(given, 4321, tmp_path / "key")
-    text = words(command)
-    for part in (
-        "--parallel 1 --ctx-size 4096",
-        f"--model-draft {draft} --spec-type draft:n_max=8,n_min=0,p_min=0",
-        "--n-gpu-layers-draft 99 --device-draft CUDA0,CUDA1",
-        "--cache-type-k-draft q8_0 --cache-type-v-draft q8_0",
-    ):
-        assert part in text, (part, text)
-    inner = command[command.index("--draft-params") + 1]
-    assert inner == "-ot exps=CPU -ot a=b -ncmoe 3 -t 6 -tb 7 -b 4096 -ub 64 -fa off"
-
-
-def test_without_draft_there_is_no_speculation(standin_engine: Make, tmp_path: Path) -> None:
-    for flavour in ("llama.cpp", "ik_llama.cpp"):
-        engine = standin_engine("silent", "server", flavour=flavour, name=flavour[:2])
-        command = engine.server_command(ServerJob(tmp_path / "t", ONE, 64), 1, None)
-        assert not [word for word in command if "spec" in word or "-draft" in word]
+    engine, draft = standin_engine(flavour="ik_llama.cpp"), tmp_path / "d.gguf"
+    mine = replace(FULL, override_tensor=OVERRIDES, flash_attention=False, ubatch=64)
+    text = words(engine, ServerJob(tmp_path / "t", FULL, 4096, draft, mine, DraftSettings(8)))
+    assert "--parallel 1 --ctx-size 4096" in text
+    assert f"--model-draft {draft} --spec-type draft:n_max=8,n_min=0,p_min=0" in text
+    inner = "-ot exps=CPU -ot a=b -ncmoe 3 -t 6 -tb 7 -b 4096 -ub 64 -fa off"
+    assert f"--draft-params {inner}" in text
 
 
 MAINLINE = """\

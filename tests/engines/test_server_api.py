@@ -30,12 +30,8 @@ FIRST_S = 100.0
 
 def final(n: object, ms: float, drafted: int | None, accepted: int | None) -> dict[str, object]:
     """The last event, as ik sends it: the figures, and no text."""
-    timings: dict[str, object] = {
-        "prompt_n": 9,
-        "prompt_ms": 300.0,
-        "predicted_n": n,
-        "predicted_ms": ms,
-    }
+    reading = {"prompt_n": 9, "prompt_ms": 300.0}
+    timings: dict[str, object] = {**reading, "predicted_n": n, "predicted_ms": ms}
     if drafted is not None:
         timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
     return {"content": "", "stop": True, "stopped_limit": True, "timings": timings}
@@ -96,14 +92,11 @@ def in_pieces(body: bytes, size: int) -> list[StreamPart]:
 
 
 def test_a_stream_is_read_as_it_comes() -> None:
+    """A reply may hold any end of a line."""
     body = stream(*(json.loads(text) for _, text in replied(500.0, [1, 2, 0], 50.0)))
     for size in (1, 40, 1 << 20):
         found = parse_stream(in_pieces(body, size))
-        assert found.text == "abcbbcc"
-        assert found.predicted_n == 7
-
-
-def test_a_reply_may_hold_any_end_of_a_line() -> None:
+        assert (found.text, found.predicted_n) == ("abcbbcc", 7)
     text = "a\u2028b\x85c\x1cd\re"
     part = json.dumps({"content": text, "stop": False}, ensure_ascii=False).encode()
     body = b"data: " + part + b"\n\n" + stream(final(2, 10.0, None, None))
@@ -115,10 +108,7 @@ def test_a_reply_may_hold_any_end_of_a_line() -> None:
     [
         (b"", "broke off"),
         (stream({"content": "a", "stop": False}), "broke off"),
-        (stream({"stop": True}), "content: Field required"),
-        (b"data: [1]\n\n", "it is no JSON object"),
         (b'data: {"conte\n\n', "it is no JSON object"),
-        (b"data: {\n\n", "something unusable"),
         (stream({"error": {"message": "out of memory"}}), "amid the stream: out of memory"),
         (stream({"content": "", "stop": True}), "timings: Field required"),
         (stream(final("4", 1.0, None, None)), "predicted_n: Input should be a valid integer"),
@@ -149,30 +139,17 @@ def test_addresses() -> None:
     assert checked_url("https://host/v1") == "https://host/v1"
     assert is_url("https://host")
     assert not is_url("model.gguf")
-
-
-def test_loopback_is_known_by_the_host() -> None:
-    for url in (
-        "http://127.0.0.1:8080",
-        "http://localhost",
-        "http://[::1]:1/v1",
-        "http://127.9.9.9",
-    ):
-        assert is_loopback(url)
-    for url in ("http://127.0.0.1.example", "http://localhost.example", "https://10.0.0.1"):
-        assert not is_loopback(url)
+    ours = ("http://127.0.0.1:8080", "http://localhost", "http://[::1]:1/v1", "http://127.9.9.9")
+    assert all(map(is_loopback, ours))
+    others = ("http://127.0.0.1.example", "http://localhost.example", "https://10.0.0.1")
+    assert not any(map(is_loopback, others)), "it is known by the host"
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "http://",
-        "ftp://host",
-        "http://user:secret@host",
-        "http://host?key=secret",
-        "http://host:0",
-        "http://host:99999",
-        "http://[::1",
+        *("http://", "ftp://host", "http://host:0", "http://host:99999", "http://[::1"),
+        *("http://user:secret@host", "http://host?key=secret"),
     ],
 )
 def test_other_addresses_are_refused_without_their_secrets(url: str) -> None:

@@ -21,35 +21,44 @@ def log(name: str) -> str:
     return (LOGS / name).read_text(encoding="utf-8")
 
 
-def test_quantize_log_of_mainline() -> None:
-    read = tool_output.parse_quantize_log(log("quantize-llama.cpp.txt"))
-    assert len(read.types) == 21
-    assert read.types["output.weight"] == "q6_K"
-    assert read.types["blk.0.attn_v.weight"] == "q8_0"
-    assert read.types["blk.0.ffn_down.weight"] == "q5_0"
-    assert read.types["blk.0.attn_norm.weight"] == "f32"
-    assert any("q4_K became q5_0" in warning for warning in read.warnings)
-
-
-def test_quantize_log_of_ik() -> None:
+QUANTIZED = {
+    "llama.cpp": (
+        {
+            "output.weight": "q6_K",
+            "blk.0.attn_v.weight": "q8_0",
+            "blk.0.ffn_down.weight": "q5_0",
+            "blk.0.attn_norm.weight": "f32",
+        },
+        ["q4_K became q5_0"],
+    ),
     # Custom types and fallback messages stand in the middle of the lines here.
-    read = tool_output.parse_quantize_log(log("quantize-ik_llama.cpp.txt"))
+    "ik_llama.cpp": (
+        {
+            "output.weight": "iq6_k",
+            "blk.1.attn_v.weight": "q8_0",
+            "blk.0.ffn_up.weight": "iq1_kt",
+            "blk.0.ffn_down.weight": "iq4_nl",
+        },
+        ["fallback to iq4_nl", "no imatrix data"],
+    ),
+}
+
+
+@pytest.mark.parametrize("flavour", QUANTIZED)
+def test_quantize_log(flavour: str) -> None:
+    types, warnings = QUANTIZED[flavour]
+    read = tool_output.parse_quantize_log(log(f"quantize-{flavour}.txt"))
     assert len(read.types) == 21
-    assert read.types["output.weight"] == "iq6_k"
-    assert read.types["blk.1.attn_v.weight"] == "q8_0"
-    assert read.types["blk.0.ffn_up.weight"] == "iq1_kt"
-    assert read.types["blk.0.ffn_down.weight"] == "iq4_nl"
+    assert read.types | types == read.types
     assert read.types["token_embd.weight"] != "f16"
-    assert any("fallback to iq4_nl" in warning for warning in read.warnings)
-    assert any("no imatrix data" in warning for warning in read.warnings)
+    for words in warnings:
+        assert any(words in warning for warning in read.warnings)
 
 
 def test_a_tensor_in_work_is_not_there_yet() -> None:
     text = log("quantize-llama.cpp.txt")
     cut = text[: text.index("size =     0.27 MiB")]
-    names = list(tool_output.parse_quantize_log(cut).types)
-    assert "blk.0.ffn_down.weight" not in names
-    assert names[-1] == "blk.0.attn_v.weight"
+    assert list(tool_output.parse_quantize_log(cut).types)[-1] == "blk.0.attn_v.weight"
 
 
 def test_dry_run_names_the_type_in_parentheses() -> None:
@@ -61,31 +70,21 @@ def test_dry_run_names_the_type_in_parentheses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "error"),
+    ("text", "estimate"),
     [
-        ("Final estimate: PPL = 15351.3331 +/- 3196.31732\n", 15351.3331, 3196.31732),
-        ("Final estimate: PPL over 4 chunks for n_ctx=128 = 7.5 +/- 0.05", 7.5, 0.05),
-        ("ETA 0.1 Final estimate: PPL = 1e3 +/- 1", 1000.0, 1.0),
+        ("Final estimate: PPL = 15351.3331 +/- 3196.31732\n", (15351.3331, 3196.31732)),
+        ("Final estimate: PPL over 4 chunks for n_ctx=128 = 7.5 +/- 0.05", (7.5, 0.05)),
+        ("ETA 0.1 Final estimate: PPL = 1e3 +/- 1", (1000.0, 1.0)),
+        ("", None),
+        ("Final estimate: PPL = -nan +/- -nan", None),
+        ("Final estimate: PPL over 4 chunks for n_ctx=128 = inf +/- 1", None),
+        ("Final estimate: PPL = -3.0 +/- 1.0", None),
+        ("Final estimate: PPL = 3.0 +/- -1.0", None),
+        ("Final estimate: PPL = 99999999" + "9" * 400 + " +/- 1", None),
     ],
 )
-def test_final_estimate(text: str, value: float, error: float) -> None:
-    assert tool_output.parse_final_estimate(text) == (value, error)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Final estimate: PPL = nan +/- nan",
-        "Final estimate: PPL = -nan +/- -nan",
-        "Final estimate: PPL over 4 chunks for n_ctx=128 = inf +/- 1",
-        "Final estimate: PPL = -3.0 +/- 1.0",
-        "Final estimate: PPL = 3.0 +/- -1.0",
-        "Final estimate: PPL = 99999999" + "9" * 400 + " +/- 1",
-    ],
-)
-def test_no_final_estimate(text: str) -> None:
-    assert tool_output.parse_final_estimate(text) is None
+def test_final_estimate(text: str, estimate: tuple[float, float] | None) -> None:
+    assert tool_output.parse_final_estimate(text) == estimate
 
 
 @pytest.mark.parametrize(
@@ -103,49 +102,36 @@ def test_not_finite_is_noticed(text: str) -> None:
 
 
 def test_finite_is_finite() -> None:
-    assert tool_output.not_finite(log("divergence.txt")) is None
-    assert (
-        tool_output.not_finite("[1]9968.9707,[2]9515.5179,\nFinal estimate: PPL = 1.0 +/- 0.1")
-        is None
-    )
+    estimate = "[1]9968.9707,[2]9515.5179,\nFinal estimate: PPL = 1.0 +/- 0.1"
+    assert tool_output.not_finite(log("divergence.txt") + estimate) is None
 
 
 def test_divergence() -> None:
-    values = tool_output.parse_divergence(log("divergence.txt"))
-    assert values is not None
+    text = log("divergence.txt")
+    values = tool_output.parse_divergence(text) or {}
     assert values["mean_kld"] == 8.402222
     assert values["mean_kld_error"] == 0.080182
     assert values["base_perplexity"] == 13936.748155
     assert values["perplexity_ratio"] == 0.506481
     assert values["p99_kld"] == 10.961584
     assert values["rms_delta_p_percent"] == 2.917
-    assert tool_output.parse_divergence_chunks(log("divergence.txt")) == 4
-
-
-def test_divergence_with_a_hole_is_none() -> None:
-    text = log("divergence.txt")
-    for label in ("Same top p", "Mean    KLD", "Median  KLD", "Mean PPL(base)"):
-        assert tool_output.parse_divergence(text.replace(label, "x")) is None
-    assert tool_output.parse_divergence(text.replace("8.402222", "nan")) is None
-    assert tool_output.parse_divergence(text.replace("0.166656", "-nan")) is None
+    assert tool_output.parse_divergence_chunks(text) == 4
+    for words in ("Same top p", "Median  KLD", "8.402222", "0.166656"):
+        assert tool_output.parse_divergence(text.replace(words, "nan")) is None
 
 
 def test_divergence_of_a_model_that_equals_its_base() -> None:
     text = log("divergence.txt").replace("0.506481 ±   0.166656", "1.000007 ±       -nan")
-    values = tool_output.parse_divergence(text)
-    assert values is not None
+    values = tool_output.parse_divergence(text) or {}
     assert values["perplexity_ratio"] == 1.000007
     assert values["perplexity_ratio_error"] is None
 
 
 def test_chunks_and_plans() -> None:
     assert tool_output.parse_chunks("[1]9.1,[2]9.2,[10]9.3,\n") == 10
-    assert (
-        tool_output.parse_planned_chunks("calculating perplexity over 230 chunks, n_ctx=512") == 230
-    )
-    assert (
-        tool_output.parse_planned_chunks("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
-    )
+    plan = tool_output.parse_planned_chunks
+    assert plan("calculating perplexity over 230 chunks, n_ctx=512") == 230
+    assert plan("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
     assert tool_output.progress_of("0.1 minutes\n[1]9.1,[2]9.2,", 4) == (2, 4)
     assert tool_output.progress_of("nothing", 4) is None
 
@@ -157,6 +143,46 @@ def test_partial_imatrix_messages_of_the_field() -> None:
         "save_imatrix: warning: storing only 219 out of 220 entries\n"
     )
     assert len(tool_output.parse_imatrix_warnings(text)) == 2
+
+
+MIB = 1 << 20
+OF_TWO_DEVICES = b"""\
+load_tensors: offloaded 6/6 layers to GPU
+load_tensors:   CPU_Mapped model buffer size =   123.50 MiB
+load_tensors:        CUDA0 model buffer size =  1000.25 MiB
+llama_context:        CPU  output buffer size =     0.50 MiB
+llama_kv_cache:      CUDA1 KV buffer size =    48.00 MiB
+llama_memory_recurrent:      CUDA0 RS buffer size =     2.00 MiB
+sched_reserve:      CUDA0 compute buffer size =    10.00 MiB
+"""
+# A device reads it, and it is the host's.
+OF_THE_HOST = b"""\
+load_tensors:    CUDA_Host model buffer size =   100.00 MiB
+llama_context:  CUDA_Host  output buffer size =     4.00 MiB
+"""
+NO_BUFFERS = b"CPU buffer size = 5.00 MiB\nprompt cache size = 8192.000 MiB\nload_tensors: done\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "mib", "on_devices"),
+    [
+        (
+            OF_TWO_DEVICES,
+            {"model": 1123.75, "output": 0.5, "KV": 48, "RS": 2, "compute": 10},
+            1060.25,
+        ),
+        (OF_THE_HOST, {"model": 100, "output": 4}, 0),
+        # ik names no use of its weights.
+        (b"llm_load_tensors:        CPU buffer size =    87.00 MiB\n", {"model": 87}, 0),
+        (b"llm_load_tensors:  CUDA_Host buffer size =   205.00 MiB\n", {"model": 205}, 0),
+        (b"llm_load_tensors:      CUDA0 buffer size =  8620.75 MiB\n", {"model": 8620.75}, 8620.75),
+        (NO_BUFFERS, {}, 0),
+    ],
+    ids=["two devices", "host", "ik", "ik's host", "ik's device", "none"],
+)
+def test_buffers_by_use_and_on_devices(log: bytes, mib: dict[str, float], on_devices: int) -> None:
+    sizes = {use: int(size * MIB) for use, size in mib.items()}
+    assert tool_output.parse_buffers(log) == (sizes, int(on_devices * MIB))
 
 
 PIECES = st.sampled_from(

@@ -12,7 +12,7 @@ import pytest
 from cook.engines import tool_runs
 from cook.engines.base import QuantizeJob, TypeRule
 from cook.engines.process.supervisor import Supervisor
-from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.quant_types import TYPES, by_name
 from cook.inspection import ModelReport, inspect
@@ -22,40 +22,26 @@ PER_LAYER = 7
 """Matrices of one layer of the tiny model; each gets a type of its own."""
 
 
-def flat_imatrix(file: GgufFile) -> Imatrix:
-    """Importance 1 for every matrix of ``file``."""
-    entries = {}
-    for tensor in file.tensors:
-        if len(tensor.shape) > 1:
-            experts = tensor.shape[2] if len(tensor.shape) > 2 else 1
-            ones = np.ones((experts, tensor.shape[0]), np.float32)
-            entries[tensor.name] = ImatrixEntry(ones, np.ones(experts, np.float32))
-    return Imatrix(entries, ("flat",), 1, 1, "gguf")
-
-
-def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
-    """Quantizes a matrix to every type, all in one run; the names that were checked."""
+def test_every_type(engine: Any, make_tiny_model: Make, tmp_path: Path) -> None:
+    """A matrix of each, all in one run."""
     names = sorted(t for t in engine.facts.types if by_name(t).quantizable)
-    layers = -(-len(names) // PER_LAYER)
     # Rows of 256 or 512, and as many of them: every block and every interleaving divides.
-    source = make_tiny_model(folder / "tiny.gguf", layers=layers)
-    matrices = [t.name for t in read_gguf(source).tensors if t.name.startswith("blk.")]
-    matrices = [name for name in matrices if "norm" not in name]
+    source = make_tiny_model(tmp_path / "tiny.gguf", layers=-(-len(names) // PER_LAYER))
+    tensors = read_gguf(source).tensors
+    matrices = [t.name for t in tensors if t.name.startswith("blk.") and "norm" not in t.name]
     type_of = dict(zip(matrices, names, strict=False))
     assert len(type_of) == len(names)
-    imatrix, output = folder / "imatrix", folder / "all.gguf"
+    flat = {
+        t.name: ImatrixEntry(np.ones((1, t.shape[0]), np.float32), np.ones(1, np.float32))
+        for t in tensors
+        if len(t.shape) > 1
+    }
+    imatrix, output = tmp_path / "imatrix", tmp_path / "all.gguf"
     write = write_gguf if engine.flavour == "llama.cpp" else write_dat
-    write(flat_imatrix(read_gguf(source)), imatrix)
-    job = QuantizeJob(
-        source=source,
-        output=output,
-        ftype="Q8_0",
-        rules=tuple(TypeRule(f"^{m.replace('.', '[.]')}$", t) for m, t in type_of.items()),
-        imatrix=imatrix,
-        threads=1,
-        expected=type_of,
-    )
-    tool_runs.quantize(engine, job, Supervisor(folder / "logs"))
+    write(Imatrix(flat, ("flat",), 1, 1, "gguf"), imatrix)
+    rules = tuple(TypeRule(f"^{m.replace('.', '[.]')}$", t) for m, t in type_of.items())
+    job = QuantizeJob(source, output, "Q8_0", rules, imatrix, 1, type_of)
+    tool_runs.quantize(engine, job, Supervisor(tmp_path / "logs"))
     file = read_gguf(output)
     report = inspect(output)
     assert isinstance(report, ModelReport)
@@ -76,11 +62,5 @@ def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
         # The engines call the type with id 41 differently; in a file it is one type.
         assert by_name(tensor.type_name).id == known.id, name
         assert shown[tensor.type_name].size_bytes is not None, name
-    return set(names)
-
-
-def test_every_type(engine: Any, make_tiny_model: Make, tmp_path: Path) -> None:
-    checked = check_all(engine, make_tiny_model, tmp_path)
-    assert checked == {
-        t.name for t in TYPES.values() if engine.flavour in t.engines and t.quantizable
-    }
+    made = {t.name for t in TYPES.values() if engine.flavour in t.engines and t.quantizable}
+    assert made == set(names)

@@ -166,22 +166,18 @@ def quantization_version(files: EngineFiles) -> int:
     raise PrerequisiteError("the engine's ggml.h has no GGML_QNT_VERSION")
 
 
-def _defines(files: EngineFiles) -> tuple[str, ...]:
-    text = files.header_text("llama.h")
-    names = [name for name, pattern in FEATURES.items() if re.search(pattern, text)]
-    if files.flavour is Flavour.IK_LLAMA_CPP:
-        names.append("COOK_IK")
-    if "ggml_backend_load_all(" in files.header_text("ggml-backend.h"):
-        names.append("COOK_HAS_LOAD_ALL")
-    return tuple(f"-D{name}" for name in names)
-
-
 def build_worker(files: EngineFiles) -> Path:
     """Path of the worker program for this engine, compiled now if it was not before."""
     cc = compiler()
-    here, defines = Path(__file__).parent, _defines(files)
+    here, header = Path(__file__).parent, files.header_text("llama.h")
+    features = [name for name, pattern in FEATURES.items() if re.search(pattern, header)]
+    if files.flavour is Flavour.IK_LLAMA_CPP:
+        features.append("COOK_IK")
+    if "ggml_backend_load_all(" in files.header_text("ggml-backend.h"):
+        features.append("COOK_HAS_LOAD_ALL")
+    defines = tuple(f"-D{name}" for name in features)
     lines = ["// Written by compile.py from the engine's llama.h."]
-    for of, parameters in library_parameters(files.header_text("llama.h")).items():
+    for of, parameters in library_parameters(header).items():
         names = " ".join(f"M({name})" for name in parameters)
         lines.append(f"#define COOK_{of.upper()}_MEMBERS(M) {names}")
     members = "\n".join(lines) + "\n"

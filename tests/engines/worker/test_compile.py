@@ -26,12 +26,28 @@ build_worker(EngineFiles(Flavour.LLAMA_CPP, "kills", (include,), (include,)))
 """
 
 
+CHAIN = ["cc1", "gcc", "slow-cc"]
+
+
+def at_work(source: Path) -> dict[int, str]:
+    """The wrapper, gcc and cc1: every living process that names ``source`` or the wrapper."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+                if state != b"Z" and (str(source).encode() in line or b"slow-cc" in line):
+                    found[int(entry.name)] = (entry / "comm").read_text().strip()
+    return found
+
+
 @pytest.fixture
-def never_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that really compiles, without an end: gcc, whose cc1 reads a pipe."""
-    source = tmp_path / "never-ending.c"
+def never_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A compiler that really compiles, without an end: gcc, whose cc1 reads a pipe. Nothing of it
+    is left running when a test fails."""
+    source, wrapper = tmp_path / "never-ending.c", tmp_path / "slow-cc"
     os.mkfifo(source)
-    wrapper = tmp_path / "slow-cc"
     wrapper.write_text(
         "#!/bin/sh\n"
         'case "$1" in --version) exec gcc --version;; esac\n'
@@ -41,40 +57,14 @@ def never_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    return source
-
-
-@pytest.fixture
-def compilers(never_ending: Path) -> Iterator[list[int]]:
-    """Process numbers of what compiles it; none is left running when a test fails."""
-    found: list[int] = []
-    yield found
-    for pid in found:
-        if pid in _at_work(never_ending):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _at_work(source: Path) -> set[int]:
-    """The wrapper, gcc and cc1: every living process that names ``source`` or the wrapper."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                line = (entry / "cmdline").read_bytes()
-                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
-            except OSError:
-                continue
-            if state != b"Z" and (str(source).encode() in line or b"slow-cc" in line):
-                found.add(int(entry.name))
-    return found
-
-
-CHAIN = ["cc1", "gcc", "slow-cc"]
+    yield source
+    for pid in at_work(source):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_compiler_outlives_cook(
-    never_ending: Path, compilers: list[int], tmp_path: Path, number: signal.Signals
+    never_ending: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     cook = subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)],
@@ -87,15 +77,12 @@ def test_no_compiler_outlives_cook(
         # What is about to become gcc has the wrapper's name for a moment.
         while commands != CHAIN and cook.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-            compilers[:] = sorted(_at_work(never_ending))
-            with contextlib.suppress(OSError):
-                names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in compilers]
-                commands = sorted(names)
+            commands = sorted(at_work(never_ending).values())
         assert commands == CHAIN
     finally:
         cook.send_signal(number)
         cook.wait(30)
     deadline = time.monotonic() + 20
-    while _at_work(never_ending) and time.monotonic() < deadline:
+    while at_work(never_ending) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert _at_work(never_ending) == set()
+    assert at_work(never_ending) == {}

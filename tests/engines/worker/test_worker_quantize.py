@@ -80,22 +80,18 @@ def test_what_it_refuses_leaves_it_working(
     assert quantize(worker, rows, tmp_path / "made")
 
 
-def test_a_source_that_ends_early(worker: Worker, rows: RowsOfTensor, tmp_path: Path) -> None:
-    path = rows.source.path
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(StepError, match=r"cannot be read at byte \d+: it ends there"):
-        quantize(worker, rows, tmp_path / "refused")
-
-
-def test_a_full_disk(worker: Worker, rows: RowsOfTensor) -> None:
+def test_what_a_file_does(worker: Worker, rows: RowsOfTensor, tmp_path: Path) -> None:
+    """A disk that is full, values that are no numbers, and a source that ends early."""
     with pytest.raises(StepError, match="No space left on device") as caught:
         quantize(worker, rows, Path("/dev/full"))
     assert "free disk space" in str(caught.value.hint)
-
-
-def test_values_that_are_no_numbers(worker: Worker, rows: RowsOfTensor, tmp_path: Path) -> None:
-    with rows.source.path.open("r+b") as file:
-        file.seek(96 + 4 * COLUMNS * (ROWS + 1))
-        file.write(b"\x00\x00\xc0\x7f")
+    path, to = rows.source.path, tmp_path / "refused"
+    data = bytearray(path.read_bytes())
+    path.write_bytes(data[:-1])
+    with pytest.raises(StepError, match=r"cannot be read at byte \d+: it ends there"):
+        quantize(worker, rows, to)
+    at = 96 + 4 * COLUMNS * (ROWS + 1)
+    data[at : at + 4] = b"\x00\x00\xc0\x7f"
+    path.write_bytes(data)
     with pytest.raises(StepError, match="not numbers in rows 40 to 79"):
-        quantize(worker, rows, tmp_path / "refused")
+        quantize(worker, rows, to)
