@@ -9,7 +9,7 @@ a pace of the whole night and of each block. The candidates of a block run at th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Verdict, judge
 from cook.nightly.history import History, Night, night_of
 from cook.nightly.pipeline import GatesSpec
-from cook.record.record import Draft, Pick, PromptFigures, Quality, ReplayedPrompts
+from cook.record.record import Draft, PromptFigures, Quality, ReplayedPrompts
 from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 Array = npt.NDArray[Any]
@@ -80,13 +80,12 @@ class Series:
     lengths: tuple[int, ...] = LENGTHS
     night: int = 0
     build: int = 0
-    texts: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         n = self.world.prompts
         self.ease = np.log(1.3) + self.rng.normal(0.0, 0.25, n)
-        self.texts = np.zeros(n, dtype=np.int64)
+        self.texts: Array = np.zeros(n, dtype=np.int64)
         self.first_texts = self.texts
 
     def new_build(self) -> None:
@@ -99,10 +98,9 @@ class Series:
         """Verification cycles of each reply: the same for the same text."""
         moved = np.zeros(self.world.prompts)
         for text in np.unique(texts[texts > 0]):
-            drawn = np.random.default_rng([self.seed, text]).normal(
-                0.0, self.world.reworded, self.world.prompts
-            )
-            moved = np.where(texts == text, drawn, moved)
+            drawn = np.random.default_rng([self.seed, text])
+            words = drawn.normal(0.0, self.world.reworded, self.world.prompts)
+            moved = np.where(texts == text, words, moved)
         accepted = np.minimum(np.exp(self.ease + moved) * (0.7 + 0.1 * np.log2(length)), length)
         return np.asarray(np.ceil((self.world.tokens - 1) / (1 + accepted)), dtype=np.int64)
 
@@ -135,29 +133,13 @@ class Series:
                 replace(CANDIDATE, name=name, draft=draft, prompts=columns[0], reference=reference)
             )
             if length is not None:
-                of = columns[0]
+                of: Any = columns[0]
+                columns_of = (of.ids, of.categories, of.drafted, of.accepted)
                 words = tuple(f"{text:x}" for text in self.texts)
-                counts_of = (
-                    tuple(v or 0 for v in of.drafted),
-                    tuple(v or 0 for v in of.accepted),
-                )
                 replays.append(
-                    ReplayedPrompts(
-                        "bundled",
-                        f"Q{length}",
-                        None,
-                        length,
-                        of.ids,
-                        of.categories,
-                        *counts_of,
-                        words,
-                    )
+                    ReplayedPrompts("bundled", f"Q{length}", None, length, *columns_of, words)
                 )
-        speed = {
-            c.name: sum(c.prompts.tokens) / sum(c.prompts.decode_ms)
-            for c in candidates
-            if c.prompts is not None
-        }
+        fastest = max(candidates, key=lambda c: sum(c.prompts.tokens) / sum(c.prompts.decode_ms))
         digest = f"{self.build:064x}"
         record = replace(
             RECORD,
@@ -167,9 +149,7 @@ class Series:
             candidates=tuple(candidates),
             drafts=tuple(self._draft(f"Q{length}", i) for i, length in enumerate(self.lengths)),
             replayed=tuple(replays),
-            pick=Pick(
-                max(speed, key=speed.__getitem__), "", "decode_speed", 0.95, 0.01, None, (), ()
-            ),
+            pick=replace(RECORD.pick, candidate=fastest.name, sentence=""),
         )
         return replace(night_of(record, "simulated"), id=f"{rng.integers(1 << 48):012x}")
 

@@ -1,17 +1,49 @@
-"""Steps that workers in other processes can run: they import this file."""
+"""Steps of tests, each known by a word; workers in other processes import this file."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
-from cook.graph.step import Needs, Workbench
-from tests.graph.worded import Text, Worded
+from cook.graph.step import Input, JsonValue, Needs, Step, Workbench
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Worded(Step[Text]):
+    """Joins the texts of the steps ``below``, or fails; its word alone decides its result."""
+
+    word: str
+    below: tuple[Step[Any], ...] = field(default=(), kw_only=True)
+    fails: str = field(default="", kw_only=True)
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.word}"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {**super().inputs(), **{str(n): step for n, step in enumerate(self.below)}}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"word": self.word}
+
+    def run(self, bench: Workbench) -> Text:
+        if self.fails:
+            raise StepError(f"{self.word} broke", hint="mend it", log=Path("broken.log"))
+        parts = [bench.file(step, "text").read_text() for step in self.below]
+        text = f"{self.word}({','.join(parts)})"
+        (bench.directory / "text").write_text(text)
+        return Text(text)
 
 
 @dataclass(frozen=True)
@@ -20,7 +52,6 @@ class Nap(Worded):
 
     diary: Path = field(compare=False)
     seconds: float = 0.0
-    fails: str = ""
     needed: Needs | None = None
 
     kind: ClassVar[str] = "nap"
@@ -33,15 +64,10 @@ class Nap(Worded):
             diary.write(f"{self.word} {os.getpid()}\n")
         if self.fails == "worker":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.fails:
-            raise StepError(f"{self.word} broke", hint="mend it", log=Path("broken.log"))
         # An argument that no other sleeps by tells it from theirs.
         spec = ProcessSpec(("/bin/sleep", f"{self.seconds:.3f}", "0.000077"), "sleep", env={})
         bench.supervisor.run(spec).check()
-        parts = [bench.file(step, "text").read_text() for step in self.below]
-        text = f"{self.word}({','.join(parts)})"
-        (bench.directory / "text").write_text(text)
-        return Text(text)
+        return super().run(bench)
 
 
 class TimedNap(Nap):
