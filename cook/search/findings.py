@@ -38,9 +38,9 @@ from cook.record.search_record import (
 )
 from cook.scoring.allocation import front
 from cook.scoring.fits import WholeMix, fit_law, predicted_length
-from cook.search.job import SearchJob
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, replayed_mix
 from cook.search.pace import CycleTimes
+from cook.search.prepared import PreparedSearch
 from cook.search.sensitivity import Sensitivity, kld
 from cook.search.space import Mix, Space, Span
 
@@ -65,7 +65,7 @@ class Explored:
 
 
 def findings(
-    job: SearchJob,
+    ready: PreparedSearch,
     found: Explored,
     contenders: Sequence[Contender],
     judged: Judged,
@@ -74,8 +74,8 @@ def findings(
     seconds: float,
 ) -> SearchRecord:
     """The record of a search that ended."""
-    loaded, request, sensitivity = job.prepared.loaded, job.request, found.sensitivity
-    layout = job.layout
+    loaded, request, sensitivity = ready.prepared.loaded, ready.request, found.sensitivity
+    layout = ready.layout
     budget = request.budget
     best = next(c for c in contenders if c.name == judged.best)
     _, allocation = sensitivity.allocated(found.max_bytes)
@@ -94,10 +94,10 @@ def findings(
         identity=layout.engine.identity,
         recipe=loaded.recipe.name,
         recipe_text=loaded.text,
-        quant=judged.given or job.drafts[0].name,
+        quant=judged.given or ready.drafts[0].name,
         demo=request.demo,
         target=str(layout.target.path) if layout.target else "",
-        prompts=PromptParts(_calibrating(job), job.prompts, job.verdict),
+        prompts=PromptParts(_calibrating(ready), ready.prompts, ready.verdict),
         aim=SearchAim(
             maximize=request.maximize,
             max_bytes=request.size_bytes,
@@ -105,7 +105,7 @@ def findings(
             floor=request.floor,
             max_evaluations=int(budget.evaluations) if budget.evaluations is not None else None,
             max_seconds=budget.seconds,
-            n_max=job.deployed.settings.n_max,
+            n_max=ready.deployed.settings.n_max,
             confidence=CONFIDENCE,
             margin=MARGIN,
         ),
@@ -146,9 +146,9 @@ def acceptance_law(
         return None, (error.message,)
 
 
-def _calibrating(job: SearchJob) -> tuple[str, ...]:
+def _calibrating(ready: PreparedSearch) -> tuple[str, ...]:
     """Ids of the prompts that the imatrix was made on; none where it is of a text."""
-    recipe = job.prepared.recipe
+    recipe = ready.prepared.recipe
     if recipe.imatrix is None or recipe.imatrix.corpus != "trace" or recipe.score is None:
         return ()
     split = split_for_calibration(recipe.score.prompts, load_prompts(recipe.score.prompts))

@@ -31,7 +31,7 @@ from cook.scoring.fits import TimedMix, decode_s, fit_decode, reading
 from cook.scoring.iid import alpha_of, tokens_per_cycle
 from cook.scoring.simulate import RULES
 from cook.search.evaluate import Replays, Replies
-from cook.search.job import SearchJob
+from cook.search.prepared import PreparedSearch
 from cook.search.space import Mix, Space, Span
 from cook.steps.curve import CurveOutcome, CurveStep, widths_for
 from cook.steps.quantize import QuantizeStep
@@ -103,9 +103,9 @@ class Clock:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, job: SearchJob, replays: Replays) -> Clock:
+    def of(cls, ready: PreparedSearch, replays: Replays) -> Clock:
         """For all lengths of drafts that the recipe tries."""
-        plan = job.layout.forecast
+        plan = ready.layout.forecast
         assert plan is not None, "the recipe has a score"
         lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
         widths = widths_for(lengths)

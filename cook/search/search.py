@@ -30,9 +30,9 @@ from cook.scoring.allocation import fastest
 from cook.scoring.fits import LogSpread, WholeMix, noise_of, predicted_length
 from cook.search.evaluate import Ledger, Replays
 from cook.search.findings import Explored, acceptance_law, findings, with_quant
-from cook.search.job import SearchJob, SearchRequest
 from cook.search.judge import CONFIDENCE, Contender, Judged, judge, replayed_mix
 from cook.search.pace import Clock, CycleTimes, measured_pace
+from cook.search.prepared import PreparedSearch, SearchRequest
 from cook.search.sensitivity import Sensitivity, nll
 from cook.search.space import Mix, Space
 from cook.steps.quantize import QuantizeStep
@@ -78,11 +78,11 @@ def search(request: SearchRequest, output: Output) -> SearchRecord:
         unsafe_args=request.unsafe_args,
         output=output,
     )
-    job = SearchJob.of(request, prepared)
-    published = _published(request.from_csv, job) if request.from_csv is not None else None
+    ready = PreparedSearch.of(request, prepared)
+    published = _published(request.from_csv, ready) if request.from_csv is not None else None
     for warning in prepared.warnings:
         output.warn(warning)
-    _require_room(job.space, request.size_bytes)
+    _require_room(ready.space, request.size_bytes)
     home = cook_home()
     with Executor(
         Store(home / "store"),
@@ -91,31 +91,31 @@ def search(request: SearchRequest, output: Output) -> SearchRecord:
         jobs=request.jobs,
         threads=request.threads,
     ) as executor:
-        replays = Replays(job.deployed, job.space, executor)
+        replays = Replays(ready.deployed, ready.space, executor)
         replays.prepare()
-        max_bytes = _max_bytes(job, executor)
+        max_bytes = _max_bytes(ready, executor)
         clock = pace = timing = noise = None
         if request.maximize.timed:
-            clock = Clock.of(job, replays)
-            pace = measured_pace(clock, job.prompts)
+            clock = Clock.of(ready, replays)
+            pace = measured_pace(clock, ready.prompts)
             settings = DraftSettings(pace.n_max)
-            job = replace(job, deployed=replace(job.deployed, settings=settings))
-            replays = replace(replays, deployed=job.deployed)
+            ready = replace(ready, deployed=replace(ready.deployed, settings=settings))
+            replays = replace(replays, deployed=ready.deployed)
         output.say(
-            f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
-            f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
+            f"searching among {plural(len(ready.space.ties), 'tie')} of tensors, "
+            f"up to {plural(max(map(len, ready.space.types)), 'type')} each, "
             f"in files of at most {size(max_bytes)}"
         )
-        ledger = Ledger(replays, job.prompts, request.budget)
-        n_max = job.deployed.settings.n_max
-        found = explored(job.space, ledger, max_bytes, n_max, pace, published)
-        contenders, files = _finalists(job, found, replays)
+        ledger = Ledger(replays, ready.prompts, request.budget)
+        n_max = ready.deployed.settings.n_max
+        found = explored(ready.space, ledger, max_bytes, n_max, pace, published)
+        contenders, files = _finalists(ready, found, replays)
         if clock is not None and pace is not None:
             contenders, timing, noise = _timed(contenders, files, clock, pace)
     judged = judge(contenders, CONFIDENCE, noise)
     seconds = time.monotonic() - began
-    text = _recipe_text(job, contenders, judged)
-    return findings(job, found, contenders, judged, timing, text, seconds)
+    text = _recipe_text(ready, contenders, judged)
+    return findings(ready, found, contenders, judged, timing, text, seconds)
 
 
 def explored(
@@ -168,14 +168,14 @@ def _require_place(path: Path, replaces: bool) -> None:
         raise InputError(f"{path}: there is no folder {path.parent}", hint=f"mkdir {path.parent}")
 
 
-def _published(path: Path, job: SearchJob) -> Sensitivities:
+def _published(path: Path, ready: PreparedSearch) -> Sensitivities:
     """The table of ``path``; InputError where it is of another model."""
     table = read_sensitivities(path)
     columns = {name for row in table.rows.values() for name in row}
-    if not any(t.name in columns for tie in job.space.ties for t in tie.tensors):
+    if not any(t.name in columns for tie in ready.space.ties for t in tie.tensors):
         raise InputError(
             f"{path}: none of its {plural(len(columns), 'column')} is a tensor of "
-            f"{job.deployed.file.path.name}",
+            f"{ready.deployed.file.path.name}",
             hint="give the table of this model, or measure: leave --from-csv out",
         )
     return table
@@ -195,42 +195,42 @@ def _require_room(space: Space, limit: int, option: str = "--size", others: int 
         )
 
 
-def _max_bytes(job: SearchJob, executor: Executor) -> int:
+def _max_bytes(ready: PreparedSearch, executor: Executor) -> int:
     """Of a file no larger than asked for, which fits with its KV cache and buffers into the memory
     asked for: these are measured on the recipe's own first quant."""
-    limit = job.request.size_bytes
-    if job.request.memory_bytes is not None:
-        memory = job.drafts[0].memory
+    limit = ready.request.size_bytes
+    if ready.request.memory_bytes is not None:
+        memory = ready.drafts[0].memory
         assert memory is not None, "the recipe has a score"
         executor.run([memory])
         taken = executor.outcomes.result(memory)
         if taken is None:
             raise executor.outcomes.failures[memory.key].error
         others = taken.kv_bytes + taken.compute_bytes
-        limit = min(limit, job.request.memory_bytes - others)
-        _require_room(job.space, job.request.memory_bytes - others, "--memory", others)
+        limit = min(limit, ready.request.memory_bytes - others)
+        _require_room(ready.space, ready.request.memory_bytes - others, "--memory", others)
     return limit
 
 
 def _finalists(
-    job: SearchJob, found: Explored, replays: Replays
+    ready: PreparedSearch, found: Explored, replays: Replays
 ) -> tuple[list[Contender], list[QuantizeStep]]:
     """All that stand in the final, replayed on the prompts of the verdict, and their files: the
     recipe's own quants as the recipe makes them, the engine's mixtures, the allocations by KLD and
     by perplexity alone, and what the search found."""
-    space, limit = job.space, found.max_bytes
+    space, limit = ready.space, found.max_bytes
     entered: list[tuple[str, Family, Mapping[str, str], QuantizeStep]] = [
         (draft.name, "given", types, draft.quantize)
-        for draft, types in job.given()
-        if draft.quantize is not None and job.size_of(types) <= limit
+        for draft, types in ready.given()
+        if draft.quantize is not None and ready.size_of(types) <= limit
     ]
     own = [types for _, _, types, _ in entered]
 
     def enter(name: str, family: Family, types: Mapping[str, str]) -> None:
         entered.append((name, family, types, replays.file_of(types)))
 
-    fitting = [(name, types) for name, types in job.mixtures() if job.size_of(types) <= limit]
-    for name, types in sorted(fitting, key=lambda one: -job.size_of(one[1]))[:RIVALS]:
+    fitting = [(name, types) for name, types in ready.mixtures() if ready.size_of(types) <= limit]
+    for name, types in sorted(fitting, key=lambda one: -ready.size_of(one[1]))[:RIVALS]:
         if types not in own:
             enter(f"{name} of the engine", "engine", types)
     least_kld, _ = found.sensitivity.allocated(limit)
@@ -239,11 +239,11 @@ def _finalists(
         enter("least KLD", "kld", space.tensor_types(least_kld))
     if least_nll not in (found.best, least_kld):
         enter("least perplexity", "perplexity", space.tensor_types(least_nll))
-    enter(job.found_name, "found", space.tensor_types(found.best))
+    enter(ready.found_name, "found", space.tensor_types(found.best))
     files = [file for *_, file in entered]
-    replies = replays.of_files(files, job.verdict)
+    replies = replays.of_files(files, ready.verdict)
     contenders = [
-        Contender(name, family, types, job.size_of(types), of)
+        Contender(name, family, types, ready.size_of(types), of)
         for (name, family, types, _), of in zip(entered, replies, strict=True)
     ]
     return contenders, files
@@ -273,18 +273,18 @@ def _timed(
     return found, timing, noise.of_median(cycles.shape[1]) if noise else None
 
 
-def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
+def _recipe_text(ready: PreparedSearch, contenders: list[Contender], judged: Judged) -> str | None:
     """The recipe to write, with the mix that has the most next to those given, so that a tie can be
     built and measured further; None where one of these has the most."""
     best = next(c for c in contenders if c.name == judged.leader)
     if best.family == "given":
         return None
     return with_quant(
-        job.prepared.loaded,
-        job.found_name,
+        ready.prepared.loaded,
+        ready.found_name,
         best.types,
-        job.space,
-        job.model,
-        job.layout.engine,
-        job.request.output,
+        ready.space,
+        ready.model,
+        ready.layout.engine,
+        ready.request.output,
     )

@@ -10,30 +10,21 @@ import pytest
 from cook.engines.process.supervisor import ask
 from cook.graph.store import Store
 from tests.hub.shards import NAMES, repository
-from tests.search.whole import run
+from tests.search.whole import RECIPE, run
 
-RECIPE = """\
-version: 1
-name: small
-model: {source: "demo://draft-f16.gguf"}
-quants:
-  - name: theirs
-    type: Q8_0
-    mixture: pure
-    tensors_from: {publisher: Thireus, model: tiny}
-score:
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
-  prompts: demo
-  categories: [docstring, tests, literal]
-  limit: 12
-  max_tokens: 16
-  context: 2048
-  draft: {n_max: [2], args: {threads: 1}}
+GIVEN = """\
+  - {name: Q4_0, type: Q4_0, mixture: pure}
+  - {name: Q8_0, type: Q8_0}
+"""
+THEIRS = """\
+  - {name: theirs, type: Q8_0, mixture: pure, tensors_from: {publisher: Thireus, model: tiny}}
 """
 
 
 @pytest.mark.engine
-def test_the_final_reads_the_publishers_tensors(hub: Any, bundled: Any, tmp_path: Path) -> None:
+def test_the_final_reads_the_publishers_tensors(
+    hub: Any, bundled: Any, home: Path, tmp_path: Path
+) -> None:
     whole = tmp_path / "whole.gguf"
     program = next(f for f in bundled.files if f.name == "llama-quantize")
     model = Path(__file__).parents[2] / "cook" / "demo" / "draft-f16.gguf"
@@ -41,9 +32,10 @@ def test_the_final_reads_the_publishers_tensors(hub: Any, bundled: Any, tmp_path
     shards = tmp_path / "shards"
     shards.mkdir()
     hub.add(NAMES.repository("q8_0"), repository(shards, whole, "q8_0", imatrix="ab" * 32))
-    home = tmp_path / "search"
-    home.mkdir()
-    (home / "small.yaml").write_text(RECIPE)
+    small = RECIPE.replace(GIVEN, THEIRS).replace("limit: 18", "limit: 12")
+    (home / "small.yaml").write_text(
+        small.replace("max_tokens: 24", "max_tokens: 16").replace("[2, 4]", "[2]")
+    )
     assert run(home, "--size", "4MiB", "--budget", "4", "--type", "q8_0", "--type", "q4_K") == 0
     replayed = [a for a in Store(home / "store").entries() if a.kind == "variant"]
     theirs = [a for a in replayed if any(n.startswith("published ") for n in a.made_from or ())]

@@ -53,7 +53,7 @@ class SearchRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchJob:
+class PreparedSearch:
     """A prepared search. ``drafts`` are the recipe's own quants; ``prompts`` (ids) those that the
     search sees, ``verdict`` those of the final."""
 
@@ -66,7 +66,7 @@ class SearchJob:
     verdict: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: SearchRequest, prepared: Prepared) -> SearchJob:
+    def of(cls, request: SearchRequest, prepared: Prepared) -> PreparedSearch:
         """InputError where the recipe does not say what a search needs."""
         layout = prepared.layouts[0]
         models = (d for d in layout.drafts if d.quantize is not None and d.head is None)
