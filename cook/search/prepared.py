@@ -1,27 +1,33 @@
-"""What a search is asked for, and what it has to work with once the recipe is prepared."""
+"""What a search is asked for, what it has to work with once the recipe is prepared, and the recipe
+that it writes: the one it was given, with the mix that was found as a quant."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from cook.engines.base import DraftSettings
+from cook.engines.base import DraftSettings, Engine
 from cook.engines.mixture import mixture_types
-from cook.errors import InputError, StepError
-from cook.formats.gguf import header
-from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
+from cook.errors import InputError, InternalError, StepError
+from cook.formats.gguf import GgufFile, header
+from cook.formats.quant_types import Flavour, by_name, bytes_as, ftype_by_name, needs_imatrix
+from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
 from cook.job.layout import DraftPlan, Layout
-from cook.job.locate import ModelFile
 from cook.job.prepare import Prepared
+from cook.recipe.engine_rules import to_engine_rules
+from cook.recipe.load import LoadedRecipe, parse_recipe
+from cook.recipe.rules import ModelTensors, Resolution
 from cook.record.record import Objective
 from cook.search.evaluate import BASE, Budget, Deployed
 from cook.search.space import LADDERS, Space
 from cook.steps.quantize import QuantizeStep
-from cook.units import short_size
+from cook.steps.replay import ReplayStep
+from cook.units import plural, short_size, size
 
 EVALUATIONS = 120
 """The budget where none is given."""
@@ -50,6 +56,16 @@ class SearchRequest:
     unsafe_args: bool = False
     replaces: bool = False
     """Whether an output that exists may go."""
+
+    def require_place(self) -> None:
+        """InputError where the recipe could not be written: hours before it is."""
+        path = self.output
+        if path.is_dir():
+            raise InputError(f"{path} is a folder", hint=f"-o {path / 'searched.yaml'}")
+        if path.exists() and not self.replaces:
+            raise InputError(f"{path} exists", hint="-o another file, or --force")
+        if not (folder := path.parent).is_dir():
+            raise InputError(f"{path}: there is no folder {folder}", hint=f"mkdir {folder}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,18 +102,18 @@ class PreparedSearch:
         plan = layout.forecast
         making = drafts[0].quantize
         assert making is not None, "chosen above"
-        replay = plan.drafts[0].replay
-        lengths = sorted({settings.n_max for settings in plan.settings})
+        imatrices = (d.quantize.imatrix for d in drafts if d.quantize and d.quantize.imatrix)
+        engine, source = layout.engine, making.source
+        lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
         deployed = Deployed(
-            engine=layout.engine,
-            file=header(making.source.path),
-            source=making.source,
-            imatrix=next(
-                (d.quantize.imatrix for d in drafts if d.quantize and d.quantize.imatrix), None
+            file=header(source.path),
+            mix=QuantizeStep(
+                *(engine, "mix", source, next(imatrices, None), BASE, (), (), None),
+                allow_requantize=making.allow_requantize,
             ),
-            allow_requantize=making.allow_requantize,
-            trace=plan.trace,
-            args=replay.args,
+            replay=ReplayStep(engine, "source", source, plan.trace, plan.drafts[0].replay.args),
+            verify=plan.verify,
+            lengths=lengths,
             settings=DraftSettings(lengths[len(lengths) // 2]),
             profile=plan.profile,
             n_predict=plan.n_predict,
@@ -108,10 +124,6 @@ class PreparedSearch:
             for half in ("pick", "report")
         )
         return cls(request, prepared, layout, drafts, deployed, seen, verdict)
-
-    @property
-    def model(self) -> ModelFile:
-        return ModelFile(self.deployed.source, self.deployed.file)
 
     @cached_property
     def space(self) -> Space:
@@ -132,7 +144,7 @@ class PreparedSearch:
             self.deployed.file,
             flavour,
             dict.fromkeys(types),
-            imatrix=self.deployed.imatrix is not None,
+            imatrix=self.deployed.mix.imatrix is not None,
             floor=self.request.floor,
             header_bytes=self.deployed.file.data_offset + MORE_HEADER,
         )
@@ -148,33 +160,29 @@ class PreparedSearch:
 
     def size_of(self, types: Mapping[str, str]) -> int:
         """Of a file of these types."""
-        return self.space.fixed_bytes + sum(
-            bytes_as(types[t.name], t.shape) for tie in self.space.ties for t in tie.tensors
-        )
+        tensors = self.space.tensors
+        return self.space.fixed_bytes + sum(bytes_as(types[t.name], t.shape) for t in tensors)
 
     def given(self) -> Iterator[tuple[DraftPlan, Mapping[str, str]]]:
         """The recipe's quants, those whose types are known before they are made."""
         for draft in self.drafts:
             assert draft.quantize is not None, "chosen so"
             types = dict(draft.quantize.expected)
-            if all(t.name in types for tie in self.space.ties for t in tie.tensors):
+            if all(t.name in types for t in self.space.tensors):
                 yield draft, types
 
     def mixtures(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         """The engine's own mixtures, those that it would make with the imatrix that there is."""
-        engine, deployed = self.layout.engine, self.deployed
-        covered = deployed.imatrix is not None
+        engine, mix = self.layout.engine, self.deployed.mix
+        covered = mix.imatrix is not None
         for name in sorted(engine.facts.ftypes):
             base = ftype_by_name(name)
             if base.default in ("f32", "f16", "bf16") or name == "COPY":
                 continue
-            step = QuantizeStep(
-                *(engine, name, deployed.source, deployed.imatrix, name, (), (), None),
-                allow_requantize=deployed.allow_requantize,
-            )
+            step = replace(mix, quant=name, ftype=name)
             job = step.job(Path("unused"), Path("imatrix") if covered else None, 1)
             try:
-                types = mixture_types(engine, job, deployed.source.key)
+                types = mixture_types(engine, job, mix.source.key)
             except StepError:
                 continue  # this base type needs an imatrix, and there is none
             if not covered and any(
@@ -183,6 +191,40 @@ class PreparedSearch:
             ):
                 continue
             yield name, types
+
+    def published(self) -> Sensitivities | None:
+        """The costs in the table that is asked for; InputError where it is of another model."""
+        if (path := self.request.from_csv) is None:
+            return None
+        table = read_sensitivities(path)
+        columns = {name for row in table.rows.values() for name in row}
+        if not any(t.name in columns for t in self.space.tensors):
+            raise InputError(
+                f"{path}: none of its {plural(len(columns), 'column')} is a tensor of "
+                f"{self.deployed.file.path.name}",
+                hint="give the table of this model, or measure: leave --from-csv out",
+            )
+        return table
+
+    def require_room(self, limit: int, option: str = "--size", others: int = 0) -> None:
+        """InputError where no mix fits into ``limit`` bytes; ``others``: what of the ``option`` is
+        taken by other things."""
+        smallest = self.space.bytes_of(self.space.smallest)
+        if smallest > limit:
+            least = smallest + others
+            taken = f", and KV cache and buffers take {size(others)}" if others else ""
+            raise InputError(
+                f"no mix fits into {option} {size(limit + others)}: the smallest has "
+                f"{size(smallest)}{taken}",
+                hint=f"{option} {short_size(least + least // 20)}, or smaller types: --type",
+            )
+
+    def recipe_with(self, types: Mapping[str, str]) -> str:
+        """The text to write: the recipe with the mix of these types of tensors."""
+        return with_quant(
+            *(self.prepared.loaded, self.found_name, types, self.space, self.deployed.file),
+            *(self.layout.engine, self.request.output),
+        )
 
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -209,3 +251,81 @@ def budget_of(text: str | None) -> Budget:
     if match[2] is None:
         return Budget(evaluations=float(match[1]))
     return Budget(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
+_HEADER = """\
+# `cook search` wrote this: the recipe it was given, and the mix that it found as the last quant.
+# Build it, and every quant is compared with the others: cook build {file}
+"""
+
+
+def with_quant(
+    loaded: LoadedRecipe,
+    name: str,
+    types: Mapping[str, str],
+    space: Space,
+    file: GgufFile,
+    engine: Engine,
+    path: Path,
+) -> str:
+    """The text of ``loaded`` with a quant called ``name`` in which tensors have ``types``; to be
+    kept in ``path``.
+
+    Its rules name whole groups where one type holds throughout, else tensors.
+    """
+    import yaml
+
+    document = loaded.recipe.model_dump(mode="json", exclude_unset=True)
+    for quant in document.get("quants", []):
+        if "rules" in quant:
+            quant["rules"] = [{r["selector"]: r["type"]} for r in quant["rules"]]
+    found = {
+        "name": name,
+        "type": base_type(types, space, engine),
+        "rules": [{selector: type_name} for selector, type_name in rules(types, space)],
+    }
+    document["quants"] = [*document.get("quants", []), found]
+    ordered = {"version": document.pop("version"), "name": document.pop("name", loaded.recipe.name)}
+    body = yaml.safe_dump({**ordered, **document}, sort_keys=False, allow_unicode=True, width=100)
+    text = _HEADER.format(file=path.name) + body
+    own: Any = next(q for q in parse_recipe(text, path).quants if q.name == name)
+    tensors = ModelTensors(file.tensors, file.architecture)
+    resolved = tensors.resolve(own, engine.flavour).types
+    wrong = [tensor for tensor, wanted in types.items() if resolved[tensor] != wanted]
+    if wrong:
+        raise InternalError(f"the recipe that was written has another type for {wrong[0]}")
+    return text
+
+
+def rules(types: Mapping[str, str], space: Space) -> list[tuple[str, str]]:
+    """(selector, type) of every tensor that the space has."""
+    found: list[tuple[str, str]] = []
+    groups: dict[str, list[str]] = {}
+    for tie in space.ties:
+        groups.setdefault(tie.group, []).extend(t.name for t in tie.tensors)
+    for group, names in groups.items():
+        common = {types[name] for name in names}
+        if len(common) == 1:
+            found.append((group, common.pop()))
+            continue
+        of_group = {name: types[name] for name in names}
+        others = dict.fromkeys((n for g, more in groups.items() if g != group for n in more))
+        resolution = Resolution({**of_group, **others}, {}, frozenset())
+        found += [(rule.pattern, rule.type) for rule in to_engine_rules(resolution)]
+    return found
+
+
+def base_type(types: Mapping[str, str], space: Space, engine: Engine) -> str:
+    """The base type that the file is said to have: of the type of most of its weights, where that
+    asks for no imatrix itself."""
+    weights: dict[str, int] = {}
+    for tie in space.ties:
+        for tensor in tie.tensors:
+            weights[types[tensor.name]] = weights.get(types[tensor.name], 0) + tensor.elements
+    for type_name in sorted(weights, key=lambda t: -weights[t]):
+        own = type_name.upper()
+        for name in sorted(engine.facts.ftypes, key=lambda n: (n != own, len(n), n)):
+            base = ftype_by_name(name)
+            if base.default == type_name and Flavour(engine.flavour) not in base.imatrix:
+                return base.name
+    return "Q8_0"

@@ -118,6 +118,7 @@ def test_the_power_is_printed_with_the_starts_that_the_tolerance_needs() -> None
     rng = np.random.default_rng(2)
     now, before = (figures((100 * np.exp(rng.normal(0, 0.02, 112))).tolist()) for _ in range(2))
     found = speed_change((now, before), (), StartError(0.03, 60.0, 12), MS)
+    assert found is not None
     text = found.power_text(0.0075, -math.log(0.98))
     assert text.startswith("1 start a side and 112 requests find a loss of ")
     needed = int(text.split(" needs ")[1].split()[0])

@@ -17,6 +17,7 @@ from cook.recipe.load import load_recipe
 from cook.record.search_record import SearchRecord
 from cook.search.evaluate import Budget, Ledger
 from cook.search.search import explored
+from cook.search.sensitivity import Sensitivity
 from tests.search.spaces import PROMPTS, Law, elements, space
 from tests.search.whole import TYPES, run, searched
 
@@ -26,7 +27,7 @@ def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
     law = Law(model, (1.0, 0.5, 0.2, 3.0, 0.5, 4.0, 2.0), noise=0.01)
     ledger = Ledger(law, PROMPTS, Budget(evaluations=30))
     limit = int(elements(model) * 4.2 / 8) + model.fixed_bytes
-    found = explored(model, ledger, limit, 8)
+    found = explored(Sensitivity.of(model, ledger), limit, 8)
     assert model.bytes_of(found.best) <= limit
     assert len(ledger.entries) <= 30
     assert ledger.known(found.best) is not None, "what is found was replayed whole"
@@ -34,7 +35,7 @@ def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
     fitting = (m for m in itertools.product(*model.types) if model.bytes_of(m) <= limit)
     assert law.damage(found.best) <= 1.1 * min(map(law.damage, fitting))
     again = Ledger(law, PROMPTS, Budget(evaluations=30))
-    assert explored(model, again, limit, 8).best == found.best
+    assert explored(Sensitivity.of(model, again), limit, 8).best == found.best
 
 
 SEARCH = ("--size", "2.2MiB", "--budget", "16", *TYPES)
