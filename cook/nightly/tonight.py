@@ -22,8 +22,7 @@ from cook.files import atomic_write
 from cook.graph.step import Step
 from cook.job.plan import State, plan
 from cook.job.prepare import Prepared, prepare
-from cook.job.run import Built, build
-from cook.job.run import raise_for as raise_for_build
+from cook.job.run import Built, build, raise_for
 from cook.nightly.cell_outcomes import (
     RECORD,
     CellOutcome,
@@ -194,7 +193,7 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
         notes.append("nothing ran on the reference build: speeds are compared with earlier nights")
     error: CookError | None = None
     try:
-        raise_for_build(built)
+        raise_for(built)
     except CookError as failure:
         error = failure
     regressions = tuple(f"{f.gate} of {f.subject}" for f in worse)
@@ -314,7 +313,7 @@ def run_night(request: NightRequest, output: Output) -> None:
 def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
     """Write ``summary.md`` and ``junit.xml`` under ``into``, fill the running job's summary.
 
-    Raises as :func:`raise_for`.
+    Raises as :func:`raise_for_cells`.
     """
     output.emit({"pipeline": title, "exit_code": exit_status(outcomes), "cells": list(outcomes)})
     text = summary(title, outcomes)
@@ -325,10 +324,10 @@ def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Pa
                 stream.write(content)
         output.say(f"wrote {into / SUMMARY} and {into / JUNIT}")
     publish(text)
-    raise_for(outcomes)
+    raise_for_cells(outcomes)
 
 
-def raise_for(outcomes: Sequence[CellOutcome]) -> None:
+def raise_for_cells(outcomes: Sequence[CellOutcome]) -> None:
     """GateError (exit 4) when anything got worse, else StepError with the failure's status."""
     worse = [o.cell for o in outcomes if o.regressions]
     failed = [o for o in outcomes if o.exit_code and not o.regressions]
@@ -370,4 +369,4 @@ def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
         report(loaded.pipeline.name, outcomes, output, request.into)
     else:  # the job that merges the cells reports
         output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
-        raise_for(outcomes)
+        raise_for_cells(outcomes)

@@ -19,7 +19,7 @@ from cook.nightly.cell_outcomes import CellOutcome, CellStatus, exit_status, rea
 from cook.nightly.gates import Verdict
 from cook.nightly.history import Night, append, read_history
 from cook.nightly.pipeline import load_pipeline
-from cook.nightly.tonight import NightRequest, due, raise_for, run_cell, run_night
+from cook.nightly.tonight import NightRequest, due, raise_for_cells, run_cell, run_night
 from cook.output import Mode, Output
 from cook.steps.draft_quality import MemoryStep
 from cook.steps.quantize import QuantizeStep
@@ -35,11 +35,11 @@ def test_a_regression_outranks_a_failure() -> None:
     assert exit_status([outcome(), FAILED]) == 5
     assert exit_status([]) == 0
     with pytest.raises(GateError, match="1 cell got worse: demo-ik"):
-        raise_for([FAILED, WORSE])
+        raise_for_cells([FAILED, WORSE])
     with pytest.raises(StepError, match="1 cell failed: broken-ik") as caught:
-        raise_for([outcome(), FAILED])
+        raise_for_cells([outcome(), FAILED])
     assert caught.value.exit_code == 5
-    raise_for([outcome()])
+    raise_for_cells([outcome()])
 
 
 @pytest.fixture
