@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,12 +81,9 @@ class TimedNap(Nap):
 def naps() -> list[int]:
     """Processes that sleep for a :class:`Nap`, whoever started them."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            line = path.read_bytes()
             if line.startswith(b"/bin/sleep\0") and line.endswith(b"\x000.000077\0"):
-                found.append(int(entry.name))
+                found.append(int(path.parent.name))
     return found

@@ -19,10 +19,9 @@ from tests.nightly.nights import (
     Harm,
     Series,
     World,
-    creeping_found,
     false_alarms,
     judged,
-    losses_found,
+    nights_until_found,
     starts_printed,
     verdicts,
 )
@@ -194,7 +193,7 @@ def test_a_disturbed_night_is_judged_side_by_side_only(reference: bool) -> None:
 def harmed(world: World, seed: int, nights: int, harm: Harm) -> tuple[Judgement, set[str]]:
     """What is judged of a night with ``harm`` after so many without, and what got worse."""
     series = Series(world, seed)
-    past = [series.measure().judged((), ()) for _ in range(nights)]
+    past = series.good_nights(nights)
     judgement = judged(series.measure(harm), past, GATES)
     return judgement, {f.subject for f in judgement.regressions}
 
@@ -219,9 +218,9 @@ def test_a_share_of_the_simulated_nights(reference: bool) -> None:
     """What the soak test shows, at a tenth of the size and with room for chance."""
     world = World(reference=reference)
     assert len(false_alarms(world, 20, 11, GATES)) <= 1
-    assert losses_found(world, 0.05, 6, 12, GATES) >= 5
-    found = creeping_found(replace(world, starts=4), 0.01, 10, 2, 13, GATES)
-    assert len(found) == 2
+    assert len(nights_until_found(world, 0.05, 6, 12, GATES)) >= 5
+    creeping = nights_until_found(replace(world, starts=4), 0.01, 2, 13, GATES, 10, history=12)
+    assert len(creeping) == 2
 
 
 @pytest.mark.soak
@@ -240,7 +239,8 @@ def test_healthy_nights_raise_few_alarms(reference: bool, noise: float) -> None:
 def test_a_pick_that_is_5_percent_slower_is_found_that_night(reference: bool, noise: float) -> None:
     world = World(reference=reference, start_noise=noise)
     starts = 1 if noise == 0.008 else starts_printed(world, SEED, GATES)
-    found = losses_found(replace(world, starts=starts), 0.05, 300, SEED + 10_000, GATES)
+    world = replace(world, starts=starts)
+    found = len(nights_until_found(world, 0.05, 300, SEED + 10_000, GATES))
     print(f"{noise:.1%}, reference {reference}, {starts} starts: {found} of 300")
     assert found >= 285
 
@@ -250,6 +250,6 @@ def test_a_pick_that_is_5_percent_slower_is_found_that_night(reference: bool, no
 @pytest.mark.parametrize("noise", [0.008, 0.02])
 def test_a_creeping_loss_is_found_by_the_tenth_night(reference: bool, noise: float) -> None:
     world = World(reference=reference, starts=4, start_noise=noise)
-    found = creeping_found(world, 0.01, 10, 300, SEED + 20_000, GATES)
+    found = nights_until_found(world, 0.01, 300, SEED + 20_000, GATES, 10, history=12)
     print(f"{noise:.1%}, reference {reference}: {len(found)} of 300", sorted(found)[150])
     assert len(found) >= 285

@@ -41,11 +41,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "h.jsonl"
 
 
-def measured(series: Series, count: int) -> list[Night]:
-    """Good nights."""
-    return [series.measure().judged((), ()) for _ in range(count)]
-
-
 def append_all(path: Path, *nights: Night) -> None:
     for night in nights:
         append(path, night)
@@ -58,14 +53,14 @@ def reference(path: Path, night: Night) -> ReferenceNights | None:
 
 def test_what_is_appended_is_read_back(path: Path, series: Series) -> None:
     assert read_history(path).nights == ()
-    nights = measured(series, 3)
+    nights = series.good_nights(3)
     append_all(path, *nights)
     assert read_history(path).nights == tuple(nights)
     assert len(path.read_text().splitlines()) == 3
 
 
 def test_last_good_skips_bad_nights_and_other_series(path: Path, series: Series) -> None:
-    good, bad, tonight = measured(series, 3)
+    good, bad, tonight = series.good_nights(3)
     other_text = replace(bad, id="f", record=replace(bad.record, recipe_sha256="1" * 64))
     other_cell = replace(bad, id="m", cell="other")
     append_all(path, good, bad.judged((), ("acceptance of Q4",)), other_text, other_cell)
@@ -76,7 +71,7 @@ def test_last_good_skips_bad_nights_and_other_series(path: Path, series: Series)
 def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
     path: Path, series: Series
 ) -> None:
-    clean, disturbed, tonight = measured(series, 3)
+    clean, disturbed, tonight = series.good_nights(3)
     disturbed = replace(disturbed, record=replace(disturbed.record, disturbed=3))
     append(path, disturbed)
     assert reference(path, tonight).accepted.id == disturbed.id
@@ -87,14 +82,14 @@ def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
 def test_the_accepted_night_does_not_move_until_another_is_accepted(
     path: Path, series: Series
 ) -> None:
-    nights = measured(series, 20)
+    nights = series.good_nights(20)
     append_all(path, *nights)
     found = reference(path, nights[0])
     assert found.accepted == nights[0]
     assert (list(found.first), list(found.last)) == (nights[:7], nights[-7:])
     assert list(found.noise) == nights
     accept(path, nights[0].cell, nights[0].series[-1])
-    (later,) = measured(series, 1)
+    (later,) = series.good_nights(1)
     append(path, later)
     found = reference(path, nights[0])
     assert found.accepted.id == nights[-1].id
@@ -103,7 +98,7 @@ def test_the_accepted_night_does_not_move_until_another_is_accepted(
 
 
 def test_alarms_on_the_first_nights_do_not_keep_the_noise_unknown(series: Series) -> None:
-    first, *others = measured(series, 4)
+    first, *others = series.good_nights(4)
     nights = (first, *(n.judged((), ("speed of Q4",)) for n in others))
     found = history.History(Path("x"), nights).reference(first.series)
     assert found.last == (first,)
@@ -111,7 +106,7 @@ def test_alarms_on_the_first_nights_do_not_keep_the_noise_unknown(series: Series
 
 
 def test_what_is_no_night_costs_only_its_line(path: Path, series: Series) -> None:
-    first, second = measured(series, 2)
+    first, second = series.good_nights(2)
     append(path, first)
     document = json.loads(path.read_text())
     short = json.loads(path.read_text())
@@ -131,7 +126,7 @@ def test_what_is_no_night_costs_only_its_line(path: Path, series: Series) -> Non
         read_history(path)
 
 
-_ONE, _TWO = measured(Series(SMALL, seed=7), 2)
+_ONE, _TWO = Series(SMALL, seed=7).good_nights(2)
 
 
 @settings(max_examples=60, deadline=None)
@@ -158,13 +153,13 @@ def test_several_writers_lose_nothing(path: Path) -> None:
 
 
 def _write(path: Path, seed: int) -> None:
-    append_all(path, *measured(Series(SMALL, seed=seed), 5))
+    append_all(path, *Series(SMALL, seed=seed).good_nights(5))
 
 
 def test_a_large_file_keeps_what_is_new_and_each_last_good(
     path: Path, series: Series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, *nights = measured(series, 61)
+    first, *nights = series.good_nights(61)
     old = replace(first, cell="resting")
     append(path, old)
     line = path.stat().st_size
@@ -178,7 +173,7 @@ def test_a_large_file_keeps_what_is_new_and_each_last_good(
 
 
 def test_an_accepted_night_is_good_and_nothing_is_rewritten(path: Path, series: Series) -> None:
-    good, worse = measured(series, 2)
+    good, worse = series.good_nights(2)
     worse = worse.judged((), ("size of Q4",))
     append_all(path, good, worse)
     before = path.read_bytes()

@@ -25,7 +25,7 @@ from cook.steps.draft_quality import MemoryStep
 from cook.steps.quantize import QuantizeStep
 from tests.builds import TINY
 from tests.nightly.nights import Series, World
-from tests.nightly.outcomes import FAILED, WORSE, outcome
+from tests.nightly.test_cell_outcomes import FAILED, WORSE, outcome
 
 QUIET = Output(Mode.QUIET)
 
