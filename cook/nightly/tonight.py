@@ -284,30 +284,61 @@ def run_night(request: NightRequest, output: Output) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
     loaded = load_pipeline(request.pipeline, unsafe_args=request.unsafe_args)
     if request.plan:
-        found = due(loaded)
-        keys = ("cell", "recipe", "engine", "reason")
-        stale = [
-            (d.cell.name, d.cell.loaded.recipe.name, d.cell.engine_label, d.reason)
-            for d in found
-            if d.reason
-        ]
-        matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
-        output.emit(matrix)
-        output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
-        for d in found:
-            output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
-    elif request.accept is not None:
-        name = request.accept
+        print_due(loaded, output)
+        return
+    if (name := request.accept) is not None:
         night = accept(loaded.history, loaded.cell(name).name, machine().digest)
         output.emit({"accepted": name, "night": night.created})
         output.data(f"{name}: the night of {night.created} is what later nights are compared with")
-    elif request.report:
-        outcomes = read_outcomes(request.report)
-        for outcome in outcomes:
+        return
+    if request.report:
+        found = read_outcomes(request.report)
+        for outcome in found:
             output.data(f"{outcome.cell}: {outcome.summary}")
-        report(loaded.pipeline.name, outcomes, output, request.into)
+        report(loaded.pipeline.name, found, output, request.into)
+        return
+    # The lines of the cells are the output: what their builds print is shown only on request.
+    silent = output if request.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
+    if request.cell is not None:
+        chosen = [Due(loaded.cell(request.cell), "named", None)]
+    elif request.all_cells:
+        chosen = [Due(cell, "all", None) for cell in loaded.cells]
     else:
-        _run(loaded, request, output)
+        chosen = [*due(loaded)]
+    outcomes: list[CellOutcome] = []
+    for d in chosen:
+        if d.reason is None and d.last is not None:
+            outcome = fresh_outcome(d.cell, d.last)
+        else:
+            outcome = run_cell(loaded, d.cell, request, silent, output.say)
+        line = f"{outcome.cell}: {outcome.summary}"
+        output.say(line) if output.mode is Mode.JSON else output.data(line)
+        if outcome.power is not None:
+            output.say(f"{outcome.cell}: {outcome.power}")
+        outcomes.append(outcome)
+        if len(outcomes) < len(chosen):
+            output.say(f"{len(outcomes)} of {len(chosen)} cells")
+    if request.cell is None:
+        report(loaded.pipeline.name, outcomes, output, request.into)
+    else:  # the job that merges the cells reports
+        output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
+        raise_for_cells(outcomes)
+
+
+def print_due(loaded: LoadedPipeline, output: Output) -> None:
+    """The cells that are due, as the matrix of a CI job."""
+    found = due(loaded)
+    keys = ("cell", "recipe", "engine", "reason")
+    stale = [
+        (d.cell.name, d.cell.loaded.recipe.name, d.cell.engine_label, d.reason)
+        for d in found
+        if d.reason
+    ]
+    matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
+    output.emit(matrix)
+    output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
+    for d in found:
+        output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
 
 
 def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
@@ -341,32 +372,3 @@ def raise_for_cells(outcomes: Sequence[CellOutcome]) -> None:
         )
         error.exit_code = exit_status(failed)
         raise error
-
-
-def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
-    # The lines of the cells are the output: what their builds print is shown only on request.
-    silent = output if request.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
-    if request.cell is not None:
-        chosen = [Due(loaded.cell(request.cell), "named", None)]
-    elif request.all_cells:
-        chosen = [Due(cell, "all", None) for cell in loaded.cells]
-    else:
-        chosen = [*due(loaded)]
-    outcomes: list[CellOutcome] = []
-    for d in chosen:
-        if d.reason is None and d.last is not None:
-            outcome = fresh_outcome(d.cell, d.last)
-        else:
-            outcome = run_cell(loaded, d.cell, request, silent, output.say)
-        line = f"{outcome.cell}: {outcome.summary}"
-        output.say(line) if output.mode is Mode.JSON else output.data(line)
-        if outcome.power is not None:
-            output.say(f"{outcome.cell}: {outcome.power}")
-        outcomes.append(outcome)
-        if len(outcomes) < len(chosen):
-            output.say(f"{len(outcomes)} of {len(chosen)} cells")
-    if request.cell is None:
-        report(loaded.pipeline.name, outcomes, output, request.into)
-    else:  # the job that merges the cells reports
-        output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
-        raise_for_cells(outcomes)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cook.errors import InputError
-from cook.prompts.calibration import split_for_calibration
-from cook.prompts.prompt_set import load_prompts
 from cook.provenance import cook_version, machine
 from cook.record.search_record import (
     SEARCH_VERSION,
@@ -88,7 +86,7 @@ def findings(
         quant=judged.given or ready.drafts[0].name,
         demo=request.demo,
         target=str(layout.target.path) if layout.target else "",
-        prompts=PromptParts(_calibrating(ready), ready.prompts, ready.verdict),
+        prompts=PromptParts(ready.calibrating, ready.prompts, ready.verdict),
         aim=SearchAim(
             maximize=request.maximize,
             max_bytes=request.size_bytes,
@@ -145,15 +143,6 @@ def acceptance_law(
         return fit_law(reference, fitted, held_out, n_max), ()
     except InputError as error:
         return None, (error.message,)
-
-
-def _calibrating(ready: PreparedSearch) -> tuple[str, ...]:
-    """Ids of the prompts that the imatrix was made on; none where it is of a text."""
-    recipe = ready.prepared.recipe
-    if recipe.imatrix is None or recipe.imatrix.corpus != "trace" or recipe.score is None:
-        return ()
-    split = split_for_calibration(recipe.score.prompts, load_prompts(recipe.score.prompts))
-    return tuple(p.id for p in split.calibration.prompts)
 
 
 def _spans(sensitivity: Sensitivity, returned: Mapping[str, str]) -> Iterator[SearchedSpan]:

@@ -19,6 +19,8 @@ from cook.formats.quant_types import Flavour, by_name, bytes_as, ftype_by_name, 
 from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
 from cook.job.layout import DraftPlan, Layout
 from cook.job.prepare import Prepared
+from cook.prompts.calibration import split_for_calibration
+from cook.prompts.prompt_set import load_prompts
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import ModelTensors, Resolution
@@ -148,6 +150,15 @@ class PreparedSearch:
             floor=self.request.floor,
             header_bytes=self.deployed.file.data_offset + MORE_HEADER,
         )
+
+    @property
+    def calibrating(self) -> tuple[str, ...]:
+        """Ids of the prompts that the imatrix was made on; none where it is of a text."""
+        recipe = self.prepared.recipe
+        if recipe.imatrix is None or recipe.imatrix.corpus != "trace" or recipe.score is None:
+            return ()
+        split = split_for_calibration(recipe.score.prompts, load_prompts(recipe.score.prompts))
+        return tuple(p.id for p in split.calibration.prompts)
 
     @property
     def found_name(self) -> str:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity, Flavour
@@ -151,6 +151,7 @@ LEAVES = st.builds(Join, st.sampled_from("abcd"))
 STEPS = st.builds(Join, st.text(max_size=3), st.lists(LEAVES, max_size=4).map(tuple))
 
 
+@settings(deadline=None)
 @given(STEPS, STEPS)
 def test_keys_are_equal_exactly_when_words_and_inputs_are(one: Join, other: Join) -> None:
     assert (one.key == other.key) == (one == other)
@@ -159,36 +160,22 @@ def test_keys_are_equal_exactly_when_words_and_inputs_are(one: Join, other: Join
 
 @dataclass(frozen=True)
 class Sleep(Worded):
-    """Sleeps in a program of its own; ``interrupts``: Ctrl-C comes once all of them sleep."""
+    """Sleeps in a program of its own, which ends only when it must if it is ``stubborn``; once all
+    of them sleep, Ctrl-C comes so many times."""
 
     asleep: threading.Barrier = field(compare=False)
-    interrupts: bool = False
+    interrupts: int = 0
+    stubborn: bool = False
 
     kind: ClassVar[str] = "sleep"
 
     def run(self, bench: Workbench) -> Text:
-        running = bench.supervisor.start(ProcessSpec(("/bin/sleep", "60"), "sleep", env={}))
-        self.asleep.wait(30)
-        if self.interrupts:
-            os.kill(os.getpid(), signal.SIGINT)
-        running.wait().check()
-        return Text(self.word)
-
-
-@dataclass(frozen=True)
-class Stubborn(Worded):
-    """A program that ends only when it must; Ctrl-C comes so many times."""
-
-    interrupts: int
-
-    kind: ClassVar[str] = "stubborn"
-
-    def run(self, bench: Workbench) -> Text:
-        script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-        spec = ProcessSpec(("/bin/sh", "-c", script), "stubborn", env={"PATH": os.defpath})
-        running = bench.supervisor.start(spec)
+        trap = "trap '' TERM; " if self.stubborn else ""
+        argv = ("/bin/sh", "-c", f"{trap}echo ready; while :; do sleep 0.05; done")
+        running = bench.supervisor.start(ProcessSpec(argv, "sleep", env={"PATH": os.defpath}))
         while b"ready" not in (running.folder / "stdout.log").read_bytes():
             time.sleep(0.01)
+        self.asleep.wait(30)
 
         def interrupt() -> None:
             for _ in range(self.interrupts):
@@ -213,12 +200,14 @@ def interrupted_after(home: Path, *steps: Step[Any]) -> float:
 
 def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) -> None:
     asleep = threading.Barrier(2)
-    steps = Sleep("a", asleep, interrupts=True), Sleep("b", asleep)
-    assert interrupted_after(tmp_path, *steps) < 30
+    assert interrupted_after(tmp_path, Sleep("a", asleep, 1), Sleep("b", asleep)) < 30
 
 
 def test_the_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
-    first, second = (interrupted_after(tmp_path / str(n), Stubborn("it", n)) for n in (1, 2))
+    alone = threading.Barrier(1)
+    first, second = (
+        interrupted_after(tmp_path / str(n), Sleep("it", alone, n, stubborn=True)) for n in (1, 2)
+    )
     assert 5 < first < 12, "programs are left the time to end"
     assert second < 3
 

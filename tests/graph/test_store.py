@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook import files
@@ -192,6 +192,7 @@ JSON = st.recursive(
 PARTS = st.dictionaries(st.text(), JSON, max_size=4)
 
 
+@settings(deadline=None)
 @given(PARTS, PARTS)
 def test_keys_are_equal_exactly_where_the_parts_are_stored_or_not(
     one: dict[str, object], other: dict[str, object]

@@ -46,7 +46,7 @@ FEW = IDS[: FEWEST_PROMPTS - 1]
         ([mine(0.7), new(0.8)], "new", "new", "found", "new is better"),
         ([mine(0.8), new(0.7)], "mine", "mine", "given", "mine stays"),
         (
-            [mine(0.8), replace(new(0.8), replies=mine(0.8).replies)],
+            [replace(new(0.8), replies=mine(0.8).replies), mine(0.8)],
             *("mine", "mine", "tie", "nothing that was found has more"),
         ),
         # It may be worse by more than the margin; and it is surely not.
