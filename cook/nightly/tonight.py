@@ -328,13 +328,18 @@ def run_night(request: NightRequest, output: Output) -> None:
 def print_due(loaded: LoadedPipeline, output: Output) -> None:
     """The cells that are due, as the matrix of a CI job."""
     found = due(loaded)
-    keys = ("cell", "recipe", "engine", "reason")
-    stale = [
-        (d.cell.name, d.cell.loaded.recipe.name, d.cell.engine_label, d.reason)
-        for d in found
-        if d.reason
-    ]
-    matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
+    stale = [(d.cell, d.reason) for d in found if d.reason]
+    matrix = {
+        "include": [
+            {
+                "cell": c.name,
+                "recipe": c.loaded.recipe.name,
+                "engine": c.engine_label,
+                "reason": why,
+            }
+            for c, why in stale
+        ]
+    }
     output.emit(matrix)
     output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
     for d in found:

@@ -78,6 +78,8 @@ def test_something_else_is_refused(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "cell.json").write_text(text)
     with pytest.raises(InputError, match=message):
         read_outcomes([tmp_path])
+    with pytest.raises(InputError, match="no such folder"):
+        read_outcomes([tmp_path / "none"])
 
 
 def test_the_summary_has_the_worst_first_and_is_cut_between_lines_which_it_says() -> None:

@@ -1,5 +1,4 @@
-"""The rules on simulated nights: what is exact, what is noisy, what was not measured. What `cook
-report --against` makes of them is tested in tests/cli/test_sweep.py."""
+"""The rules on simulated nights: what is exact, what is noisy, what was not measured."""
 
 from __future__ import annotations
 
@@ -10,11 +9,12 @@ from typing import Any
 import pytest
 
 from cook.engines.base import EngineIdentity
+from cook.errors import GateError, InputError
 from cook.formats.quant_types import Flavour
-from cook.nightly.gates import Judgement, Verdict, as_document, judge
+from cook.nightly.gates import Judgement, Verdict, as_document, compare, judge, raise_for
 from cook.nightly.history import History, Night, ReferenceNights
 from cook.nightly.pipeline import GatesSpec
-from cook.record.record import Candidate, Excluded, Quality
+from cook.record.record import Candidate, Excluded, Quality, read_record
 from tests.nightly.nights import (
     Harm,
     Series,
@@ -253,3 +253,21 @@ def test_a_creeping_loss_is_found_by_the_tenth_night(reference: bool, noise: flo
     found = nights_until_found(world, 0.01, 300, SEED + 20_000, GATES, 10, history=12)
     print(f"{noise:.1%}, reference {reference}: {len(found)} of 300", sorted(found)[150])
     assert len(found) >= 285
+
+
+def test_a_record_is_compared_with_another_or_with_a_history(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[1] / "data" / "records" / "live.json"
+    record = replace(read_record(kept), created="2027-01-01T00:00:00Z")
+    same = compare(record, kept)
+    raise_for(same)
+    assert (as_document(same) or {})["findings"] == same.findings
+    first, *others = record.drafts
+    larger = replace(first, file_bytes=2 * (first.file_bytes or 0))
+    worse = compare(replace(record, drafts=(larger, *others)), kept)
+    assert [f.gate for f in worse.regressions] == ["size"]
+    with pytest.raises(GateError, match="1 regression: size of"):
+        raise_for(worse)
+    with pytest.raises(InputError, match="no such history"):
+        compare(record, tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="no earlier good night"):
+        compare(replace(record, recipe_sha256="0" * 64), kept.with_name("history.jsonl"))

@@ -267,3 +267,5 @@ def test_the_plan_is_one_line_for_a_matrix(
     (line,) = capsys.readouterr().out.splitlines()
     cell = {"cell": "tiny-bundled", "recipe": "tiny", "engine": "bundled"}
     assert json.loads(line) == {"include": [{**cell, "reason": "never run here"}]}
+    with pytest.raises(InputError, match="--plan and --cell cannot be asked together"):
+        NightRequest(pipeline, plan=True, cell="x")
