@@ -328,18 +328,10 @@ def run_night(request: NightRequest, output: Output) -> None:
 def print_due(loaded: LoadedPipeline, output: Output) -> None:
     """The cells that are due, as the matrix of a CI job."""
     found = due(loaded)
+    keys = ("cell", "recipe", "engine", "reason")
     stale = [(d.cell, d.reason) for d in found if d.reason]
-    matrix = {
-        "include": [
-            {
-                "cell": c.name,
-                "recipe": c.loaded.recipe.name,
-                "engine": c.engine_label,
-                "reason": why,
-            }
-            for c, why in stale
-        ]
-    }
+    rows = [(c.name, c.loaded.recipe.name, c.engine_label, reason) for c, reason in stale]
+    matrix = {"include": [dict(zip(keys, row, strict=True)) for row in rows]}
     output.emit(matrix)
     output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
     for d in found:

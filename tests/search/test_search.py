@@ -47,11 +47,13 @@ def record(home: Path, bundled: Any) -> SearchRecord:
 
 
 @pytest.mark.engine
-def test_a_search_keeps_apart_what_it_sees_and_keeps_no_variant(
-    home: Path, record: SearchRecord
-) -> None:
+def test_prompts_of_search_and_verdict_are_apart(record: SearchRecord) -> None:
     assert not set(record.prompts.search) & set(record.prompts.verdict)
     assert len(record.prompts.search) == len(record.prompts.verdict) == 9
+
+
+@pytest.mark.engine
+def test_the_budget_holds_and_no_variant_is_kept(home: Path, record: SearchRecord) -> None:
     assert len(record.evaluations) <= 16
     assert record.allocation.gap < 0.005
     assert record.allocation.bound <= record.allocation.damage
