@@ -32,7 +32,7 @@ LADDERS: Mapping[str, tuple[str, ...]] = {
         "q8_0",
     ),
 }
-"""Types to choose from where nobody says: about half a bit apart, and of each size the one that
+"""Types to choose from where none are given: about half a bit apart, and of each size the one that
 the flavour's users find best."""
 SMALL = 0.01
 """Share of the weights up to which a span is small: a floor holds there, where bits are cheap."""

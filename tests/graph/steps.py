@@ -65,7 +65,7 @@ class Nap(Worded):
             diary.write(f"{self.word} {os.getpid()}\n")
         if self.fails == "worker":
             os.kill(os.getpid(), signal.SIGKILL)
-        # An argument that no other sleeps by tells it from theirs.
+        # No other program sleeps with this argument.
         spec = ProcessSpec(("/bin/sleep", f"{self.seconds:.3f}", "0.000077"), "sleep", env={})
         bench.supervisor.run(spec).check()
         return super().run(bench)

@@ -1,4 +1,4 @@
-"""`cook search --from-csv`, whole: a table as published, and one that is wrong."""
+"""Whole searches of what others published: tables for `--from-csv`, and tensors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines.process.supervisor import ask
 from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.job.prepare import prepare
@@ -17,7 +18,8 @@ from cook.record.search_record import SearchRecord
 from cook.search.evaluate import Replays
 from cook.search.findings import AGREES
 from cook.search.prepared import PreparedSearch, SearchRequest
-from tests.search.whole import TYPES, searched
+from tests.hub.shards import NAMES, repository
+from tests.search.whole import RECIPE, TYPES, run, searched
 
 pytestmark = pytest.mark.engine
 WORDS = ("--size", "1.9MiB", "--budget", "24", *TYPES)
@@ -96,3 +98,32 @@ def test_what_is_missing_is_measured(home: Path, nats: dict[str, float]) -> None
     assert record.csv.missing >= 1
     attention = [s for s in record.spans if s.group == "attention"]
     assert any(t.source == "replay" for s in attention for t in s.types if t.type != s.reference)
+
+
+GIVEN = """\
+  - {name: Q4_0, type: Q4_0, mixture: pure}
+  - {name: Q8_0, type: Q8_0}
+"""
+THEIRS = """\
+  - {name: theirs, type: Q8_0, mixture: pure, tensors_from: {publisher: Thireus, model: tiny}}
+"""
+
+
+def test_the_final_reads_the_publishers_tensors(hub: Any, bundled: Any, tmp_path: Path) -> None:
+    """A given quant of published tensors is judged as what it is, not as quantized here."""
+    whole = tmp_path / "whole.gguf"
+    program = next(f for f in bundled.files if f.name == "llama-quantize")
+    model = Path(__file__).parents[2] / "cook" / "demo" / "draft-f16.gguf"
+    ask(str(program), "--pure", str(model), str(whole), "Q8_0", env=bundled.environment()).check()
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    hub.add(NAMES.repository("q8_0"), repository(shards, whole, "q8_0", imatrix="ab" * 32))
+    home = tmp_path / "search"
+    home.mkdir()
+    small = RECIPE.replace(GIVEN, THEIRS).replace("limit: 18", "limit: 12")
+    small = small.replace("max_tokens: 24", "max_tokens: 16").replace("[2, 4]", "[2]")
+    (home / "small.yaml").write_text(small)
+    assert run(home, "--size", "4MiB", "--budget", "4", "--type", "q8_0", "--type", "q4_K") == 0
+    replayed = [a for a in Store(home / "store").entries() if a.kind == "variant"]
+    theirs = [a for a in replayed if any(n.startswith("published ") for n in a.made_from or ())]
+    assert len(theirs) == 1, "one of the final, and no other"
