@@ -15,6 +15,7 @@ from cook.nightly.gates import Judgement, Verdict, as_document, compare, judge, 
 from cook.nightly.history import History, Night, ReferenceNights
 from cook.nightly.pipeline import GatesSpec
 from cook.record.record import Candidate, Excluded, Quality, read_record
+from tests.bare_records import RECORD
 from tests.nightly.nights import (
     Harm,
     Series,
@@ -146,13 +147,33 @@ def test_live_acceptance_counts_where_nothing_was_replayed(nights: list[Night]) 
     assert [f.subject for f in judgement.regressions] == ["Q8 n_max=8"]
 
 
-def test_other_prompts_are_not_compared(nights: list[Night]) -> None:
-    judgement = against(with_record(nights[1], prompts_sha256="1" * 64), nights[0])
+@pytest.mark.parametrize(
+    ("changes", "unjudged", "reason"),
+    [
+        # Three replays, four speeds.
+        ({"prompts_sha256": "1" * 64}, 7, "prompts_sha256 is another: "),
+        ({"machine": replace(RECORD.machine, processor="another")}, 4, "the machine is another"),
+        ({"disturbed": 3}, 4, "other programs disturbed 3 timings"),
+    ],
+)
+def test_figures_of_other_things_are_not_judged(
+    nights: list[Night], changes: dict[str, Any], unjudged: int, reason: str
+) -> None:
+    before = nights[0].judged((), ())
+    reference = ReferenceNights(before, (before,), (before,), (before,))
+    judgement = judge(with_record(nights[1], **changes), reference, GATES)
+    skipped = [f.text for f in judgement.findings if f.verdict is Verdict.NOT_JUDGED]
+    assert len(skipped) == unjudged
+    assert all(text.startswith(reason) for text in skipped)
+    assert (judgement.unjudged_pick or "").startswith(reason)
     assert judgement.regressions == ()
-    skipped = [f for f in judgement.findings if f.verdict is Verdict.NOT_JUDGED]
-    assert len(skipped) == 7  # three replays, four speeds
-    assert all("prompts_sha256 is another" in f.text for f in skipped)
-    assert judgement.unjudged_pick is not None
+    assert any("identical" in f.text for f in judgement.findings)
+
+
+def test_a_reference_build_is_compared_on_a_disturbed_night_as_well() -> None:
+    series = Series(World(prompts=24, reference=True), seed=2)
+    first, second = series.measure(), series.measure()
+    assert against(with_record(second, disturbed=3), first).unjudged_pick is None
 
 
 def test_what_did_not_run_live_is_not_judged(nights: list[Night]) -> None:
@@ -171,24 +192,6 @@ def test_a_draft_over_a_limit_is_a_regression(nights: list[Night]) -> None:
     record = replace(nights[1].record.pick, excluded=(Excluded("Q8 n_max=8", "over the limit"),))
     (worse,) = against(with_record(nights[1], pick=record), nights[0]).regressions
     assert (worse.gate, worse.subject) == ("qualifies", "Q8 n_max=8")
-
-
-def test_another_machine_compares_counts_and_no_speed(nights: list[Night]) -> None:
-    machine = replace(nights[1].record.machine, processor="another")
-    other = with_record(nights[1], machine=machine)
-    accepted = nights[0]
-    reference = ReferenceNights(accepted, (accepted,), (accepted,), (accepted,))
-    judgement = judge(other, reference, GATES)
-    assert judgement.unjudged_pick == "the machine is another"
-    assert any("identical" in f.text for f in judgement.findings)
-
-
-@BUILDS
-def test_a_disturbed_night_is_judged_side_by_side_only(reference: bool) -> None:
-    series = Series(World(prompts=24, reference=reference), seed=2)
-    first, second = series.measure(), series.measure()
-    judgement = against(with_record(second, disturbed=3), first)
-    assert (judgement.unjudged_pick is None) is reference
 
 
 def harmed(world: World, seed: int, nights: int, harm: Harm) -> tuple[Judgement, set[str]]:
