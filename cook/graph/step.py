@@ -252,7 +252,7 @@ class Step(ABC, Generic[R]):
         return engine
 
     def cost(self) -> Cost | None:
-        """What it costs; None where that cannot be known: a size that no header tells."""
+        """What it costs; None where that cannot be known: a size that no header says."""
         return None
 
     def needs(self) -> Needs:
@@ -276,7 +276,7 @@ class Step(ABC, Generic[R]):
 
     @cached_property
     def key_parts(self) -> Mapping[str, JsonValue]:
-        """What the key is made of; the plan compares these to tell why a step must run."""
+        """What the key is made of; the plan compares these to say why a step must run."""
         engine = self.uses()
         parts: dict[str, JsonValue] = {
             "kind": self.kind,

@@ -104,14 +104,8 @@ def test_a_look_at_what_was_just_made_reads_nothing(
     def refuse(path: Path) -> str:
         raise AssertionError(f"{path} was read")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "file_sha256", refuse)
-        assert store.damage(artifact) is None
-    file = artifact.file("model.gguf")
-    stat = file.stat()
-    file.write_bytes(b"dAta")
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert store.damage(artifact).message == "has other content than was recorded"
+    monkeypatch.setattr(files, "file_sha256", refuse)
+    assert store.damage(artifact) is None
 
 
 def test_mending_removes_what_was_made_from_it_and_nothing_else(store: Store) -> None:
