@@ -46,6 +46,12 @@ def test_what_was_committed_is_found(store: Store, artifact: Artifact) -> None:
     assert list(store.entries()) == []
 
 
+def test_an_artifact_under_another_key_is_not_that(store: Store, artifact: Artifact) -> None:
+    artifact.directory.rename(artifact.directory.with_name("0" * 64))
+    assert store.find("quantize", "0" * 64) is None
+    assert found_wrong(store) == [f"is recorded under another key, {artifact.key}"]
+
+
 NOT_AS_WRITTEN = "artifact.json is missing, unreadable, or not as it was written"
 
 
