@@ -22,7 +22,7 @@ from cook.search.evaluate import Budget, Ledger, Replies
 from cook.search.findings import Explored
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, judge
 from cook.search.search import explored
-from cook.search.sensitivity import nll
+from cook.search.sensitivity import Sensitivity, nll
 from cook.search.space import Mix
 from tools.mix_table import FAMILIES, MixTable, table_of
 
@@ -118,7 +118,7 @@ def play(
 ) -> Played:
     """Search the table as `cook search` does, and judge."""
     ledger = Ledger(table, tuple(search), Budget(evaluations=int(SHARE * len(table.place))))
-    found = explored(table.space, ledger, max_bytes, 8)
+    found = explored(Sensitivity.of(table.space, ledger), max_bytes, 8)
     entered = {name: ("given", mix) for name, mix in by_hand(table, max_bytes).items()}
     entered["perplexity"] = "perplexity", found.sensitivity.allocated(max_bytes, nll)[0]
     entered["found"] = "found", found.best

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +62,12 @@ class Processes:
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         self.running.remove(process)
-        _end(process)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def close(self) -> None:
         while self.running:
@@ -95,32 +100,15 @@ def said(log: Path, pattern: str) -> str:
 def children(pid: int) -> list[int]:
     """Living processes that ``pid`` has started."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if int(stat[1]) == pid and stat[0] != b"Z":
-                found.append(int(entry.name))
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, *_ = path.read_bytes().rpartition(b")")[2].split()
+            if int(parent) == pid and state != b"Z":
+                found.append(int(path.parent.name))
     return found
 
 
 def worker_pids(processes: Processes) -> list[int]:
-    """The workers themselves, whom their nannies start again."""
-    found = []
-    for process in processes.running[1:]:
-        for child in children(process.pid):
-            line = Path(f"/proc/{child}/cmdline").read_bytes()
-            if b"spawn_main" in line:
-                found.append(child)
-    return found
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """The workers themselves, which their nannies start again."""
+    found = [child for process in processes.running[1:] for child in children(process.pid)]
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]

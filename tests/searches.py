@@ -41,6 +41,10 @@ def about(value: float, half: float) -> Interval:
     return Interval(value - half, value + half, 0.95, "paired bootstrap")
 
 
+def effect(value: float, half: float) -> Effect:
+    return Effect(value, about(value, half))
+
+
 def replayed(length: float, kld: float, prompts: int = 40, cycles: int = 1200) -> ReplayedMix:
     accepted = round((length - 1) * cycles)
     return ReplayedMix(prompts, 4 * cycles, accepted, cycles, cycles + accepted, kld)
@@ -55,22 +59,16 @@ def span(
     chosen: str,
     kld: float,
 ) -> SearchedSpan:
-    types = tuple(
-        TypeEffect(
-            type=type_name,
-            size_bytes=int(elements * bpw / 8),
-            source="replay",
-            kld=Effect(kld * (8.5 - bpw) / 4, about(kld * (8.5 - bpw) / 4, 0.0005)),
-            acceptance=Effect(-kld * (8.5 - bpw), about(-kld * (8.5 - bpw), 0.004)),
-            acceptance_length=Effect(-3 * kld * (8.5 - bpw), about(-3 * kld * (8.5 - bpw), 0.012)),
-        )
-        for type_name, bpw in BPW.items()
-    )
+    types = []
+    for type_name, bpw in BPW.items():
+        less = kld * (8.5 - bpw)
+        effects = effect(less / 4, 0.0005), effect(-less, 0.004), effect(-3 * less, 0.012)
+        types.append(TypeEffect(type_name, int(elements * bpw / 8), "replay", *effects))
     layers = range(first, last + 1) if first is not None and last is not None else (None,)
     tensors = tuple(
         f"blk.{n}.{group}.weight" if n is not None else f"{group}.weight" for n in layers
     )
-    return SearchedSpan(name, group, first, last, tensors, elements, "q8_0", chosen, types)
+    return SearchedSpan(name, group, first, last, tensors, elements, "q8_0", chosen, tuple(types))
 
 
 def whole() -> SearchedSpan:
@@ -87,7 +85,7 @@ def finalist(name: str, family: Family, length: float, against: float | None) ->
         types={"q8_0": 4, "q4_K": 3, "q2_K": 9},
         replayed=replayed(length, 0.05),
         acceptance_length=about(length, 0.06),
-        against_given=None if against is None else Effect(against, about(against, 0.02)),
+        against_given=None if against is None else effect(against, 0.02),
         decode_speed=412.0,
         perplexity=4.31,
     )
@@ -95,13 +93,12 @@ def finalist(name: str, family: Family, length: float, against: float | None) ->
 
 def search_record() -> SearchRecord:
     """A search that found something."""
+    found = {"output": "q8_0", "routed_experts 1-3": "q2_K"}
     front = tuple(
         FrontPoint(
-            size_bytes=1_500_000 + 200_000 * n,
-            kld=0.08 / (n + 1),
-            acceptance_length=2.9 - 0.3 / (n + 1),
-            decode_speed=450.0 - 12 * n,
-            replayed=replayed(2.9 - 0.28 / (n + 1), 0.08 / (n + 1)) if n % 3 == 2 else None,
+            1_500_000 + 200_000 * n,
+            *(0.08 / (n + 1), 2.9 - 0.3 / (n + 1), 450.0 - 12 * n),
+            replayed(2.9 - 0.28 / (n + 1), 0.08 / (n + 1)) if n % 3 == 2 else None,
         )
         for n in range(9)
     )
@@ -133,25 +130,11 @@ def search_record() -> SearchRecord:
         reference_bytes=4_356_250,
         spans=(whole(), *(span(*row) for row in SPANS)),
         evaluations=(
+            EvaluatedMix("reference", "compared with", {}, 4_356_250, replayed(2.9, 0)),
             EvaluatedMix(
-                "reference", "what others are compared with", {}, 4_356_250, replayed(2.9, 0)
+                "sensitivity", "alone", {"output": "q2_K"}, 3_989_063, replayed(2.4, 0.2, 20), 0.8
             ),
-            EvaluatedMix(
-                "sensitivity",
-                "output in q2_K alone",
-                {"output": "q2_K"},
-                3_989_063,
-                replayed(2.4, 0.2, 20),
-                0.8,
-            ),
-            EvaluatedMix(
-                "candidate",
-                "the allocation for 1.9 MB",
-                {"output": "q8_0", "routed_experts 1-3": "q2_K"},
-                1_890_000,
-                replayed(2.83, 0.05),
-                1.1,
-            ),
+            EvaluatedMix("candidate", "for 1.9 MB", found, 1_890_000, replayed(2.83, 0.05), 1.1),
         ),
         law=AcceptanceLaw(0.92, 0.5, 0.71, 4, 6, 3, 0.004, 0.007, 0.94),
         decode=DecodeLaw(0.00011, {"q8_0": 1e-10, "q4_K": 1.1e-10}, 1e-10, 8, 3, 0.012, 0.021),

@@ -30,7 +30,7 @@ from cook.graph.store import Store
 from cook.job.prepare import prepare
 from cook.paths import cook_home, demo_dir
 from cook.search.evaluate import Replays, Replies
-from cook.search.job import SearchJob, SearchRequest
+from cook.search.prepared import PreparedSearch, SearchRequest
 from cook.search.space import Mix, Space, Tie
 from tools.demo.dense import dense_pair
 
@@ -177,7 +177,7 @@ def make(family: str, jobs: int) -> None:
     )
     to = table_of(family)
     request = SearchRequest(recipe, 1 << 40, to, types=TYPES, threads=1)
-    job = SearchJob.of(request, prepare(recipe, threads=1, output=output))
+    job = PreparedSearch.of(request, prepare(recipe, threads=1, output=output))
     ids = (*job.prompts, *job.verdict)
     space = tied(job.space, asked.by_layer)
     mixes = all_mixes(space)

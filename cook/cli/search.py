@@ -66,7 +66,7 @@ def command(
       cook search mine.yaml --size 12GiB --type q4_K --type q6_K --type q8_0 --budget 200
     """
     from cook.record.record import Objective
-    from cook.search.job import SearchRequest, budget_of, bytes_of
+    from cook.search.prepared import SearchRequest, budget_of, bytes_of
     from cook.search.search import print_search
 
     request = SearchRequest(

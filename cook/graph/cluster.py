@@ -24,7 +24,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,6 +97,12 @@ class MachineFacts:
 
 def machine_facts(engines: tuple[Engine, ...] = ()) -> MachineFacts:
     """Of the process that calls this: the client, and every worker before anything else runs."""
+    folder = cook_home() / SHARED
+    home_id: str | None = None
+    # Where a client's lock does not reach, two machines would get into each other's way.
+    with suppress(OSError):
+        os.listdir(folder)  # noqa: PTH208  a client of NFS then looks again
+        home_id = (folder / "id").read_text() if is_locked(folder / "lock") else None
     return MachineFacts(
         host=platform.node(),
         versions={
@@ -105,7 +111,7 @@ def machine_facts(engines: tuple[Engine, ...] = ()) -> MachineFacts:
             "Python": ".".join(platform.python_version_tuple()[:2]),
         },
         home=str(cook_home()),
-        home_id=_locked_id(cook_home() / SHARED),
+        home_id=home_id,
         engines=frozenset(
             engine.name
             for engine in engines
@@ -122,6 +128,7 @@ def make(step: Step[Any], client: MachineFacts, threads: int | None, fresh: bool
     None: all cores of the worker's machine.
     """
     from distributed import get_worker
+    from distributed.core import Status
 
     engine = step.uses()
     here = machine_facts((engine,) if engine is not None else ())
@@ -134,13 +141,20 @@ def make(step: Step[Any], client: MachineFacts, threads: int | None, fresh: bool
             f"'engine:{engine.name}=1' only where it is",
         )
     worker = get_worker()  # of this thread, which is not the one that reports progress
-    reported_at = 0.0
+    task, reported_at = worker.get_current_task(), 0.0
 
     def report(share: float) -> None:
         nonlocal reported_at
         if time.monotonic() - reported_at > REPORT_S:
             reported_at = time.monotonic()
             worker.log_event(TOPIC, {"key": step.key, "host": here.host, "share": share})
+
+    def require_wanted() -> None:
+        """dask itself never ends a task that has begun."""
+        state = worker.state.tasks.get(task)
+        ending = worker.status in (Status.closing, Status.closed, Status.failed)
+        if state is None or state.state == "cancelled" or ending:
+            raise Interrupted("given up by the client that asked for it")
 
     report(0.0)
     home = cook_home()
@@ -150,53 +164,11 @@ def make(step: Step[Any], client: MachineFacts, threads: int | None, fresh: bool
         logs=home / "logs",
         threads=threads,
         fresh=fresh,
-        going_on=_require_wanted(),
+        going_on=require_wanted,
         advancing=lambda _, share: report(share),
     ) as executor:
         _, ran = executor.run_one(step, wait_s=SHARED_S)
     return ran
-
-
-def _require_wanted() -> Callable[[], None]:
-    """What raises Interrupted once the task that calls this is wanted by no client, or its worker
-    is closing. dask itself never ends a task that has begun."""
-    from distributed import get_worker
-    from distributed.core import Status
-
-    worker = get_worker()
-    key = worker.get_current_task()
-
-    def check() -> None:
-        state = worker.state.tasks.get(key)
-        ending = worker.status in (Status.closing, Status.closed, Status.failed)
-        if state is None or state.state == "cancelled" or ending:
-            raise Interrupted("given up by the client that asked for it")
-
-    return check
-
-
-@contextmanager
-def _locked_home() -> Iterator[None]:
-    """Give this COOK_HOME an id that workers know it by, and hold its lock."""
-    folder = cook_home() / SHARED
-    with file_lock(folder / "lock", shared=True):
-        if not (folder / "id").exists():
-            own = folder / uuid.uuid4().hex
-            own.write_text(own.name)
-            with suppress(FileExistsError):  # another cook was faster
-                (folder / "id").hardlink_to(own)
-            own.unlink()
-        yield
-
-
-def _locked_id(folder: Path) -> str | None:
-    """The id in ``folder``; None where there is none, or a client's lock does not reach here:
-    without either, two machines would get into each other's way."""
-    try:
-        os.listdir(folder)  # noqa: PTH208  a client of NFS then looks again
-        return (folder / "id").read_text() if is_locked(folder / "lock") else None
-    except OSError:
-        return None
 
 
 @lru_cache(maxsize=16)
@@ -423,7 +395,14 @@ def connected(address: str, *, threads: int | None, fresh: bool) -> Iterator[Clu
             "a cluster needs dask, which is not installed", hint=install_command(EXTRA)
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # cook reports what matters
-    with _locked_home():
+    folder = cook_home() / SHARED
+    with file_lock(folder / "lock", shared=True):
+        if not (folder / "id").exists():
+            own = folder / uuid.uuid4().hex
+            own.write_text(own.name)
+            with suppress(FileExistsError):  # another cook was faster
+                (folder / "id").hardlink_to(own)
+            own.unlink()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # versions are compared below
             try:

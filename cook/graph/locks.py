@@ -109,7 +109,7 @@ def _take(path: Path, *, shared: bool = False) -> int | None:
 
 
 def _release(path: Path, descriptor: int) -> None:
-    """Free the lock; its last holder removes the file first, while nobody else can hold it."""
+    """Free the lock; its last holder removes the file first, while no other can hold it."""
     try:
         # Of a shared lock this makes an exclusive one, or none where others share it: so it goes.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

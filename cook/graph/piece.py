@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,10 @@ class Pieces:
         while left:
             busy = self._batch(left, make, found)
             if len(busy) == len(left):  # another cook makes each of them
-                self._wait_for(busy[0])
+                said = f"{busy[0].label}: waiting, another cook is making it"
+                waiting = partial(self._output.say, said)
+                with self._store.locked(busy[0].kind, busy[0].key, waiting):
+                    pass
             left = [p for p in left if p.key not in found and not self._find(p, found)]
         self.used |= found.keys()
         return {key: found[key] for key in pieces}
@@ -174,10 +177,3 @@ class Pieces:
             seconds=seconds,
         )
         return folder, entry
-
-    def _wait_for(self, piece: Piece) -> None:
-        def waiting() -> None:
-            self._output.say(f"{piece.label}: waiting, another cook is making it")
-
-        with self._store.locked(piece.kind, piece.key, waiting):
-            pass

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from cook import files
-from cook.engines.base import Engine, EngineIdentity, ModelArgs
+from cook.engines.base import Engine, ModelArgs
 from cook.graph.store import as_read_back, key_of
 from cook.provenance import machine
 
@@ -252,7 +252,7 @@ class Step(ABC, Generic[R]):
         return engine
 
     def cost(self) -> Cost | None:
-        """What it costs; None where that cannot be known: a size that no header tells."""
+        """What it costs; None where that cannot be known: a size that no header says."""
         return None
 
     def needs(self) -> Needs:
@@ -276,15 +276,19 @@ class Step(ABC, Generic[R]):
 
     @cached_property
     def key_parts(self) -> Mapping[str, JsonValue]:
-        """What the key is made of; the plan compares these to tell why a step must run."""
+        """What the key is made of; the plan compares these to say why a step must run."""
         engine = self.uses()
         parts: dict[str, JsonValue] = {
             "kind": self.kind,
             "version": self.version,
-            "engine": engine_part(engine.identity) if engine else None,
+            "engine": None,
             "params": dict(self.params()),
             "inputs": {name: node.key for name, node in sorted(self.inputs().items())},
         }
+        if engine is not None:  # its bytes decide; flavour and build are for people
+            of = engine.identity
+            flavour = str(of.flavour)
+            parts["engine"] = {"digest": of.digest, "flavour": flavour, "build": of.build}
         if self.timed:
             parts["machine"] = machine().digest
         return as_read_back(parts)
@@ -330,8 +334,3 @@ def _reader(result_type: type) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(result_type)
-
-
-def engine_part(identity: EngineIdentity) -> dict[str, str | None]:
-    """The engine's share of a key: its bytes decide; flavour and build are for people."""
-    return {"digest": identity.digest, "flavour": str(identity.flavour), "build": identity.build}

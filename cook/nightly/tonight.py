@@ -22,8 +22,7 @@ from cook.files import atomic_write
 from cook.graph.step import Step
 from cook.job.plan import State, plan
 from cook.job.prepare import Prepared, prepare
-from cook.job.run import Built, build
-from cook.job.run import raise_for as raise_for_build
+from cook.job.run import Built, build, raise_for
 from cook.nightly.cell_outcomes import (
     RECORD,
     CellOutcome,
@@ -194,7 +193,7 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
         notes.append("nothing ran on the reference build: speeds are compared with earlier nights")
     error: CookError | None = None
     try:
-        raise_for_build(built)
+        raise_for(built)
     except CookError as failure:
         error = failure
     regressions = tuple(f"{f.gate} of {f.subject}" for f in worse)
@@ -285,66 +284,19 @@ def run_night(request: NightRequest, output: Output) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
     loaded = load_pipeline(request.pipeline, unsafe_args=request.unsafe_args)
     if request.plan:
-        found = due(loaded)
-        keys = ("cell", "recipe", "engine", "reason")
-        stale = [
-            (d.cell.name, d.cell.loaded.recipe.name, d.cell.engine_label, d.reason)
-            for d in found
-            if d.reason
-        ]
-        matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
-        output.emit(matrix)
-        output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
-        for d in found:
-            output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
-    elif request.accept is not None:
-        name = request.accept
+        print_due(loaded, output)
+        return
+    if (name := request.accept) is not None:
         night = accept(loaded.history, loaded.cell(name).name, machine().digest)
         output.emit({"accepted": name, "night": night.created})
         output.data(f"{name}: the night of {night.created} is what later nights are compared with")
-    elif request.report:
-        outcomes = read_outcomes(request.report)
-        for outcome in outcomes:
+        return
+    if request.report:
+        found = read_outcomes(request.report)
+        for outcome in found:
             output.data(f"{outcome.cell}: {outcome.summary}")
-        report(loaded.pipeline.name, outcomes, output, request.into)
-    else:
-        _run(loaded, request, output)
-
-
-def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
-    """Write ``summary.md`` and ``junit.xml`` under ``into``, fill the running job's summary.
-
-    Raises as :func:`raise_for`.
-    """
-    output.emit({"pipeline": title, "exit_code": exit_status(outcomes), "cells": list(outcomes)})
-    text = summary(title, outcomes)
-    if into is not None:
-        into.mkdir(parents=True, exist_ok=True)
-        for name, content in ((SUMMARY, text.encode()), (JUNIT, junit(outcomes))):
-            with atomic_write(into / name) as stream:
-                stream.write(content)
-        output.say(f"wrote {into / SUMMARY} and {into / JUNIT}")
-    publish(text)
-    raise_for(outcomes)
-
-
-def raise_for(outcomes: Sequence[CellOutcome]) -> None:
-    """GateError (exit 4) when anything got worse, else StepError with the failure's status."""
-    worse = [o.cell for o in outcomes if o.regressions]
-    failed = [o for o in outcomes if o.exit_code and not o.regressions]
-    if worse:
-        hint = "if it is meant: cook sweep PIPELINE --accept CELL"
-        raise GateError(f"{plural(len(worse), 'cell')} got worse: {', '.join(worse)}", hint=hint)
-    if failed:
-        error: CookError = StepError(
-            f"{plural(len(failed), 'cell')} failed: {', '.join(o.cell for o in failed)}",
-            hint="cook sweep PIPELINE --cell CELL runs one again",
-        )
-        error.exit_code = exit_status(failed)
-        raise error
-
-
-def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
+        report(loaded.pipeline.name, found, output, request.into)
+        return
     # The lines of the cells are the output: what their builds print is shown only on request.
     silent = output if request.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
     if request.cell is not None:
@@ -370,4 +322,50 @@ def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
         report(loaded.pipeline.name, outcomes, output, request.into)
     else:  # the job that merges the cells reports
         output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
-        raise_for(outcomes)
+        raise_for_cells(outcomes)
+
+
+def print_due(loaded: LoadedPipeline, output: Output) -> None:
+    """The cells that are due, as the matrix of a CI job."""
+    found = due(loaded)
+    keys = ("cell", "recipe", "engine", "reason")
+    stale = [(d.cell, d.reason) for d in found if d.reason]
+    rows = [(c.name, c.loaded.recipe.name, c.engine_label, reason) for c, reason in stale]
+    matrix = {"include": [dict(zip(keys, row, strict=True)) for row in rows]}
+    output.emit(matrix)
+    output.data(json_text(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
+    for d in found:
+        output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
+
+
+def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
+    """Write ``summary.md`` and ``junit.xml`` under ``into``, fill the running job's summary.
+
+    Raises as :func:`raise_for_cells`.
+    """
+    output.emit({"pipeline": title, "exit_code": exit_status(outcomes), "cells": list(outcomes)})
+    text = summary(title, outcomes)
+    if into is not None:
+        into.mkdir(parents=True, exist_ok=True)
+        for name, content in ((SUMMARY, text.encode()), (JUNIT, junit(outcomes))):
+            with atomic_write(into / name) as stream:
+                stream.write(content)
+        output.say(f"wrote {into / SUMMARY} and {into / JUNIT}")
+    publish(text)
+    raise_for_cells(outcomes)
+
+
+def raise_for_cells(outcomes: Sequence[CellOutcome]) -> None:
+    """GateError (exit 4) when anything got worse, else StepError with the failure's status."""
+    worse = [o.cell for o in outcomes if o.regressions]
+    failed = [o for o in outcomes if o.exit_code and not o.regressions]
+    if worse:
+        hint = "if it is meant: cook sweep PIPELINE --accept CELL"
+        raise GateError(f"{plural(len(worse), 'cell')} got worse: {', '.join(worse)}", hint=hint)
+    if failed:
+        error: CookError = StepError(
+            f"{plural(len(failed), 'cell')} failed: {', '.join(o.cell for o in failed)}",
+            hint="cook sweep PIPELINE --cell CELL runs one again",
+        )
+        error.exit_code = exit_status(failed)
+        raise error

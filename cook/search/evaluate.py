@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.base import DraftSettings
 from cook.formats.arrays import Floats
 from cook.formats.gguf import GgufFile
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
-from cook.graph.step import Source, Step
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Resolution
 from cook.record.search_record import Purpose
-from cook.scoring.simulate import Profile, simulate
+from cook.scoring.simulate import RULES, Profile, simulate
 from cook.search.space import Mix, Space
-from cook.steps.imatrix import HeadImatrixStep, ImatrixStep
+from cook.steps.curve import CurveStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, divergences, positions_in, replayed
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.trace import TRACE_FILE
 from cook.steps.variant import TOP, VariantStep
 
 BASE = "Q8_0"
@@ -88,20 +87,25 @@ Evaluator = Callable[[Mix, tuple[str, ...]], Replies]
 
 @dataclass(frozen=True)
 class Deployed:
-    """How the draft of a search is run: on what it is replayed, with which arguments, and how its
-    drafts are counted. ``source``: what every mix is quantized of."""
+    """How the draft of a search is run: ``mix`` makes the file of any mix, once it has its rules;
+    ``replay`` is that of the source itself, whose header is ``file``, and in drafts of ``settings``
+    is counted what is accepted. ``lengths``: of all drafts that the recipe tries; ``verify`` times
+    the target's verification of them."""
 
-    engine: Engine
     file: GgufFile
-    source: Source
-    imatrix: ImatrixStep | HeadImatrixStep | Source | None
-    allow_requantize: bool
-    trace: Trace
-    args: ModelArgs
+    mix: QuantizeStep
+    replay: ReplayStep
+    verify: CurveStep | None
+    lengths: tuple[int, ...]
     settings: DraftSettings
     profile: Profile
     n_predict: int
     context: int
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether the engine re-evaluates what is verified with the draft as well."""
+        return RULES[self.profile].mirrors
 
 
 @dataclass(eq=False)
@@ -119,40 +123,27 @@ class Replays:
     def prepare(self) -> None:
         """Make what every replay needs: the trace, the imatrix, what the source says itself."""
         deployed = self.deployed
-        needed = [deployed.trace, deployed.imatrix, self._of_source()]
-        self.executor.run(step for step in needed if isinstance(step, Step))
+        self.executor.run([deployed.replay.trace, *deployed.mix.steps(), self._of_source()])
         for failure in self.executor.outcomes.failures.values():
             raise failure.error
 
     def file_of(self, types: Mapping[str, str]) -> QuantizeStep:
         """The step that makes a file of these types of tensors."""
         deployed = self.deployed
-        chosen = {t.name for tie in self.space.ties for t in tie.tensors}
+        chosen = {t.name for t in self.space.tensors}
         kept = frozenset(t.name for t in deployed.file.tensors if t.name not in chosen)
         whole = {t.name: types.get(t.name, t.type_name) for t in deployed.file.tensors}
-        return QuantizeStep(
-            engine=deployed.engine,
-            quant="mix",
-            source=deployed.source,
-            imatrix=deployed.imatrix,
-            ftype=BASE,
+        return replace(
+            deployed.mix,
             rules=to_engine_rules(Resolution(whole, {}, kept)),
             expected=tuple(sorted(whole.items())),
-            predicted_tensor_bytes=None,
-            allow_requantize=deployed.allow_requantize,
         )
 
     def of_files(self, files: Sequence[QuantizeStep], prompts: tuple[str, ...]) -> list[Replies]:
         """Any quants on the prompts of these ids; what a replay fails with is raised."""
-        deployed, source = self.deployed, self._of_source()
+        replay, source = self.deployed.replay, self._of_source()
         steps = [
-            VariantStep(
-                ReplayStep(
-                    *(deployed.engine, file.quant, file, deployed.trace, deployed.args),
-                    prompts=prompts,
-                ),
-                source,
-            )
+            VariantStep(replace(replay, name=file.quant, draft=file, prompts=prompts), source)
             for file in files
         ]
         self.executor.run(steps)
@@ -160,10 +151,7 @@ class Replays:
 
     def _of_source(self) -> ReplayStep:
         """The replay of the source itself, which mixes are compared with."""
-        deployed = self.deployed
-        return ReplayStep(
-            *(deployed.engine, "source", deployed.source, deployed.trace, deployed.args), top=TOP
-        )
+        return replace(self.deployed.replay, top=TOP)
 
     def _replies(self, step: VariantStep, prompts: tuple[str, ...]) -> Replies:
         outcomes, deployed = self.executor.outcomes, self.deployed
@@ -193,7 +181,8 @@ class Replays:
     @property
     def trace(self) -> TraceFile:
         """What is replayed on, once it is there."""
-        return TraceFile(self.executor.outcomes.artifact(self.deployed.trace).file(TRACE_FILE))
+        trace = self.executor.outcomes.artifact(self.deployed.replay.trace)
+        return TraceFile(trace.file(TRACE_FILE))
 
 
 @dataclass(frozen=True)

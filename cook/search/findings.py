@@ -1,5 +1,4 @@
-"""What a search found out, as its record, and as a recipe: the one it was given, with the mix that
-was found as a quant."""
+"""What a search found out, as its record."""
 
 from __future__ import annotations
 
@@ -7,18 +6,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from cook.engines.base import Engine
-from cook.errors import InputError, InternalError
-from cook.formats.quant_types import Flavour, ftype_by_name
-from cook.job.locate import ModelFile
-from cook.prompts.prompt_set import load_prompts, split_for_calibration
+from cook.errors import InputError
 from cook.provenance import cook_version, machine
-from cook.recipe.engine_rules import to_engine_rules
-from cook.recipe.load import LoadedRecipe, parse_recipe
-from cook.recipe.rules import ModelTensors, Resolution
 from cook.record.search_record import (
     SEARCH_VERSION,
     AcceptanceLaw,
@@ -37,11 +27,11 @@ from cook.record.search_record import (
 )
 from cook.scoring.allocation import front
 from cook.scoring.fits import WholeMix, fit_law, predicted_length
-from cook.search.job import SearchJob
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, replayed_mix
 from cook.search.pace import CycleTimes
+from cook.search.prepared import PreparedSearch
 from cook.search.sensitivity import Sensitivity, kld
-from cook.search.space import Mix, Space, Span
+from cook.search.space import Mix, Span
 
 AGREES = 0.3
 """Rank correlation below which a published table disagrees with what is replayed."""
@@ -64,7 +54,7 @@ class Explored:
 
 
 def findings(
-    job: SearchJob,
+    ready: PreparedSearch,
     found: Explored,
     contenders: Sequence[Contender],
     judged: Judged,
@@ -73,8 +63,8 @@ def findings(
     seconds: float,
 ) -> SearchRecord:
     """The record of a search that ended."""
-    loaded, request, sensitivity = job.prepared.loaded, job.request, found.sensitivity
-    layout = job.layout
+    loaded, request, sensitivity = ready.prepared.loaded, ready.request, found.sensitivity
+    layout = ready.layout
     budget = request.budget
     best = next(c for c in contenders if c.name == judged.best)
     _, allocation = sensitivity.allocated(found.max_bytes)
@@ -93,10 +83,10 @@ def findings(
         identity=layout.engine.identity,
         recipe=loaded.recipe.name,
         recipe_text=loaded.text,
-        quant=judged.given or job.drafts[0].name,
+        quant=judged.given or ready.drafts[0].name,
         demo=request.demo,
         target=str(layout.target.path) if layout.target else "",
-        prompts=PromptParts(_calibrating(job), job.prompts, job.verdict),
+        prompts=PromptParts(ready.calibrating, ready.prompts, ready.verdict),
         aim=SearchAim(
             maximize=request.maximize,
             max_bytes=request.size_bytes,
@@ -104,13 +94,23 @@ def findings(
             floor=request.floor,
             max_evaluations=int(budget.evaluations) if budget.evaluations is not None else None,
             max_seconds=budget.seconds,
-            n_max=job.deployed.settings.n_max,
+            n_max=ready.deployed.settings.n_max,
             confidence=CONFIDENCE,
             margin=MARGIN,
         ),
         reference_bytes=sensitivity.space.bytes_of(sensitivity.reference),
         spans=tuple(_spans(sensitivity, best.types)),
-        evaluations=tuple(_evaluations(sensitivity)),
+        evaluations=tuple(
+            EvaluatedMix(
+                purpose=entry.purpose,
+                why=entry.why,
+                mix=described(sensitivity, mix),
+                size_bytes=sensitivity.space.bytes_of(mix),
+                replayed=replayed_mix(entry.replies),
+                seconds=entry.seconds,
+            )
+            for mix, entry in sensitivity.ledger.entries.items()
+        ),
         law=found.law,
         decode=found.pace.law if found.pace is not None else None,
         allocation=AllocationBound(
@@ -143,15 +143,6 @@ def acceptance_law(
         return fit_law(reference, fitted, held_out, n_max), ()
     except InputError as error:
         return None, (error.message,)
-
-
-def _calibrating(job: SearchJob) -> tuple[str, ...]:
-    """Ids of the prompts that the imatrix was made on; none where it is of a text."""
-    recipe = job.prepared.recipe
-    if recipe.imatrix is None or recipe.imatrix.corpus != "trace" or recipe.score is None:
-        return ()
-    split = split_for_calibration(recipe.score.prompts, load_prompts(recipe.score.prompts))
-    return tuple(p.id for p in split.calibration.prompts)
 
 
 def _spans(sensitivity: Sensitivity, returned: Mapping[str, str]) -> Iterator[SearchedSpan]:
@@ -188,18 +179,6 @@ def _type_effect(sensitivity: Sensitivity, span: Span, type_name: str) -> TypeEf
     return TypeEffect(type_name, size, "replay", *effects)
 
 
-def _evaluations(sensitivity: Sensitivity) -> Iterator[EvaluatedMix]:
-    for mix, entry in sensitivity.ledger.entries.items():
-        yield EvaluatedMix(
-            purpose=entry.purpose,
-            why=entry.why,
-            mix=described(sensitivity, mix),
-            size_bytes=sensitivity.space.bytes_of(mix),
-            replayed=replayed_mix(entry.replies),
-            seconds=entry.seconds,
-        )
-
-
 def described(sensitivity: Sensitivity, mix: Mix) -> dict[str, str]:
     """Types by span, and where a span is divided by tensor, of what differs from the reference."""
     found: dict[str, str] = {}
@@ -229,81 +208,3 @@ def _front(found: Explored) -> Iterator[FrontPoint]:
             decode_speed=speed,
             replayed=replayed_mix(replies) if replies is not None else None,
         )
-
-
-_HEADER = """\
-# `cook search` wrote this: the recipe it was given, and the mix that it found as the last quant.
-# Build it, and every quant is compared with the others: cook build {file}
-"""
-
-
-def with_quant(
-    loaded: LoadedRecipe,
-    name: str,
-    types: Mapping[str, str],
-    space: Space,
-    model: ModelFile,
-    engine: Engine,
-    path: Path,
-) -> str:
-    """The text of ``loaded`` with a quant called ``name`` in which tensors have ``types``; to be
-    kept in ``path``.
-
-    Its rules name whole groups where one type holds throughout, else tensors.
-    """
-    import yaml
-
-    document = loaded.recipe.model_dump(mode="json", exclude_unset=True)
-    for quant in document.get("quants", []):
-        if "rules" in quant:
-            quant["rules"] = [{r["selector"]: r["type"]} for r in quant["rules"]]
-    found = {
-        "name": name,
-        "type": base_type(types, space, engine),
-        "rules": [{selector: type_name} for selector, type_name in rules(types, space)],
-    }
-    document["quants"] = [*document.get("quants", []), found]
-    ordered = {"version": document.pop("version"), "name": document.pop("name", loaded.recipe.name)}
-    body = yaml.safe_dump({**ordered, **document}, sort_keys=False, allow_unicode=True, width=100)
-    text = _HEADER.format(file=path.name) + body
-    own: Any = next(q for q in parse_recipe(text, path).quants if q.name == name)
-    tensors = ModelTensors(model.file.tensors, model.file.architecture)
-    resolved = tensors.resolve(own, engine.flavour).types
-    wrong = [tensor for tensor, wanted in types.items() if resolved[tensor] != wanted]
-    if wrong:
-        raise InternalError(f"the recipe that was written has another type for {wrong[0]}")
-    return text
-
-
-def rules(types: Mapping[str, str], space: Space) -> list[tuple[str, str]]:
-    """(selector, type) of every tensor that the space has."""
-    found: list[tuple[str, str]] = []
-    groups: dict[str, list[str]] = {}
-    for tie in space.ties:
-        groups.setdefault(tie.group, []).extend(t.name for t in tie.tensors)
-    for group, names in groups.items():
-        common = {types[name] for name in names}
-        if len(common) == 1:
-            found.append((group, common.pop()))
-            continue
-        of_group = {name: types[name] for name in names}
-        others = dict.fromkeys((n for g, more in groups.items() if g != group for n in more))
-        resolution = Resolution({**of_group, **others}, {}, frozenset())
-        found += [(rule.pattern, rule.type) for rule in to_engine_rules(resolution)]
-    return found
-
-
-def base_type(types: Mapping[str, str], space: Space, engine: Engine) -> str:
-    """The base type that the file is said to have: of the type of most of its weights, where that
-    asks for no imatrix itself."""
-    weights: dict[str, int] = {}
-    for tie in space.ties:
-        for tensor in tie.tensors:
-            weights[types[tensor.name]] = weights.get(types[tensor.name], 0) + tensor.elements
-    for type_name in sorted(weights, key=lambda t: -weights[t]):
-        own = type_name.upper()
-        for name in sorted(engine.facts.ftypes, key=lambda n: (n != own, len(n), n)):
-            base = ftype_by_name(name)
-            if base.default == type_name and Flavour(engine.flavour) not in base.imatrix:
-                return base.name
-    return "Q8_0"

@@ -25,13 +25,10 @@ from cook.formats.arrays import Floats
 from cook.formats.quant_types import bytes_as
 from cook.graph.step import Step
 from cook.recipe.active import TokenReads
-from cook.recipe.groups import Group
 from cook.record.search_record import DecodeLaw
 from cook.scoring.fits import TimedMix, decode_s, fit_decode, reading
 from cook.scoring.iid import alpha_of, tokens_per_cycle
-from cook.scoring.simulate import RULES
 from cook.search.evaluate import Replays, Replies
-from cook.search.job import SearchJob
 from cook.search.space import Mix, Space, Span
 from cook.steps.curve import CurveOutcome, CurveStep, widths_for
 from cook.steps.quantize import QuantizeStep
@@ -84,10 +81,9 @@ def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dic
     """Bytes that a token reads of tensors in ``types``, by how they are read."""
     found: dict[str, float] = {}
     for tie in space.ties:
-        routed = tie.group == Group.ROUTED_EXPERTS
         for tensor in tie.tensors:
             if (type_name := types.get(tensor.name)) is not None:
-                kind = reading(type_name, routed=routed)
+                kind = reading(type_name, routed=tie.routed)
                 size = bytes_as(type_name, tensor.shape)
                 found[kind] = found.get(kind, 0.0) + reads.of({tensor.name: size}).read_bytes
     return found
@@ -95,31 +91,25 @@ def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dic
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times on this machine, at the depth where replies are half written, for drafts of any of
-    ``lengths``. ``verify``: the target's curve, one a pass."""
+    """Times on this machine, at the depth where replies are half written, for drafts of all lengths
+    that the recipe tries. ``verify``: the target's curve, one a pass."""
 
     replays: Replays
     verify: tuple[CurveStep, ...]
-    lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, job: SearchJob, replays: Replays) -> Clock:
-        """For all lengths of drafts that the recipe tries."""
-        plan = job.layout.forecast
-        assert plan is not None, "the recipe has a score"
-        lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
-        widths = widths_for(lengths)
-        verify = tuple(
-            replace(one, widths=widths, rows=rows, turn=turn)
-            for one in ([plan.verify] if plan.verify is not None else [])
-            for rows in [tuple(r for r in one.rows if r <= max(widths))]
-            for turn in range(PASSES)
+    def of(cls, replays: Replays) -> Clock:
+        widths, once = widths_for(replays.deployed.lengths), replays.deployed.verify
+        assert once is not None, "the target of a score is timed"
+        rows = tuple(r for r in once.rows if r <= max(widths))
+        turns = range(PASSES)
+        return cls(
+            replays, tuple(replace(once, widths=widths, rows=rows, turn=turn) for turn in turns)
         )
-        return cls(replays, verify, lengths)
 
     def timed(self, files: Sequence[QuantizeStep]) -> TimedDrafts:
         """Each of ``files`` as a draft, next to the target; what a timing fails with is raised."""
-        deployed = self.replays.deployed
+        deployed, replay = self.replays.deployed, self.replays.deployed.replay
         passes: list[list[tuple[Floats, float]]] = []
         target_s: list[Floats] = []
         for turn, verify in enumerate(self.verify):
@@ -127,7 +117,7 @@ class Clock:
             target_s.append(batches_s + sample_s)
             curves = [
                 CurveStep(
-                    *(deployed.engine, f"mix {place}", one, deployed.trace, deployed.args),
+                    *(replay.engine, f"mix {place}", one, replay.trace, replay.args),
                     verifies=False,
                     widths=verify.widths,
                     turn=turn,
@@ -140,7 +130,7 @@ class Clock:
             single_s=np.array([[b[0] + s for b, s in turn] for turn in passes]).T,
             batch_s=np.array([[b for b, _ in turn] for turn in passes]).swapaxes(0, 1),
             verify_s=np.median(target_s, axis=0),
-            mirrors=RULES[deployed.profile].mirrors,
+            mirrors=deployed.mirrors,
         )
 
     def _measured(self, step: Step[CurveOutcome]) -> tuple[Floats, float]:
@@ -194,7 +184,8 @@ def measured_pace(clock: Clock, prompts: tuple[str, ...]) -> CycleTimes:
         TimedMix(read_bytes(space, reads, types), seconds)
         for types, seconds in zip(mixes, np.median(timed.single_s, axis=1).tolist(), strict=True)
     ]
-    at = {length: timed.widths.index(length + 1) for length in clock.lengths}
+    lengths = replays.deployed.lengths
+    at = {length: timed.widths.index(length + 1) for length in lengths}
     relative = np.median(timed.batch_s / timed.single_s[:, :, None], axis=(0, 1))
     pace = CycleTimes(
         space=space,
@@ -202,7 +193,7 @@ def measured_pace(clock: Clock, prompts: tuple[str, ...]) -> CycleTimes:
         law=fit_decode(measured[:-JUDGING], measured[-JUDGING:]),
         verify_s={length: float(timed.verify_s[i]) for length, i in at.items()},
         relative={n: float(relative[i]) if timed.mirrors else 0.0 for n, i in at.items()},
-        n_max=clock.lengths[0],
+        n_max=lengths[0],
     )
     reference = replays(space.largest, prompts)
     return replace(pace, n_max=fastest_length(pace, reference, replays.deployed.settings.n_max))
@@ -238,8 +229,7 @@ def mixes_to_time(space: Space) -> list[Mix]:
             at = (turn * most // turns + ahead * place) % most
             mix = space.changed(mix, span, span.types[at * len(span.types) // most])
         turned.append(mix)
-    least = tuple(types[0] for types in space.types)
-    fitted = dict.fromkeys([space.largest, least, *turned])
+    fitted = dict.fromkeys([space.largest, space.smallest, *turned])
     rng = np.random.default_rng(SEED)
     drawn: list[Mix] = []
     for _ in range(JUDGING):

@@ -9,14 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from cook.engines.base import DraftSettings
-from cook.errors import InputError
 from cook.files import atomic_write
-from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
 from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.job.prepare import prepare
@@ -29,14 +25,14 @@ from cook.report.show import show
 from cook.scoring.allocation import fastest
 from cook.scoring.fits import LogSpread, WholeMix, noise_of, predicted_length
 from cook.search.evaluate import Ledger, Replays
-from cook.search.findings import Explored, acceptance_law, findings, with_quant
-from cook.search.job import SearchJob, SearchRequest
-from cook.search.judge import CONFIDENCE, Contender, Judged, judge, replayed_mix
+from cook.search.findings import Explored, acceptance_law, findings
+from cook.search.judge import CONFIDENCE, Contender, judge, replayed_mix
 from cook.search.pace import Clock, CycleTimes, measured_pace
+from cook.search.prepared import PreparedSearch, SearchRequest
 from cook.search.sensitivity import Sensitivity, nll
-from cook.search.space import Mix, Space
+from cook.search.space import Mix
 from cook.steps.quantize import QuantizeStep
-from cook.units import plural, short_size, size
+from cook.units import plural, size
 
 SPANS = 0.65
 """Share of the budget that the costs of spans may take; the rest is for whole mixes."""
@@ -69,7 +65,7 @@ def search(request: SearchRequest, output: Output) -> SearchRecord:
     InputError for a recipe that cannot be searched from, and a size that nothing fits into.
     """
     began = time.monotonic()
-    _require_place(request.output, request.replaces)
+    request.require_place()
     prepared = prepare(
         request.recipe,
         engines=(request.engine,) if request.engine else (),
@@ -78,11 +74,11 @@ def search(request: SearchRequest, output: Output) -> SearchRecord:
         unsafe_args=request.unsafe_args,
         output=output,
     )
-    job = SearchJob.of(request, prepared)
-    published = _published(request.from_csv, job) if request.from_csv is not None else None
+    ready = PreparedSearch.of(request, prepared)
+    published = ready.published()
     for warning in prepared.warnings:
         output.warn(warning)
-    _require_room(job.space, request.size_bytes)
+    ready.require_room(request.size_bytes)
     home = cook_home()
     with Executor(
         Store(home / "store"),
@@ -91,53 +87,47 @@ def search(request: SearchRequest, output: Output) -> SearchRecord:
         jobs=request.jobs,
         threads=request.threads,
     ) as executor:
-        replays = Replays(job.deployed, job.space, executor)
+        replays = Replays(ready.deployed, ready.space, executor)
         replays.prepare()
-        max_bytes = _max_bytes(job, executor)
+        max_bytes = _max_bytes(ready, executor)
         clock = pace = timing = noise = None
         if request.maximize.timed:
-            clock = Clock.of(job, replays)
-            pace = measured_pace(clock, job.prompts)
-            settings = DraftSettings(pace.n_max)
-            job = replace(job, deployed=replace(job.deployed, settings=settings))
-            replays = replace(replays, deployed=job.deployed)
+            clock = Clock.of(replays)
+            pace = measured_pace(clock, ready.prompts)
+            settings = replace(ready.deployed.settings, n_max=pace.n_max)
+            ready = replace(ready, deployed=replace(ready.deployed, settings=settings))
+            replays = replace(replays, deployed=ready.deployed)
         output.say(
-            f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
-            f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
+            f"searching among {plural(len(ready.space.ties), 'tie')} of tensors, "
+            f"up to {plural(max(map(len, ready.space.types)), 'type')} each, "
             f"in files of at most {size(max_bytes)}"
         )
-        ledger = Ledger(replays, job.prompts, request.budget)
-        n_max = job.deployed.settings.n_max
-        found = explored(job.space, ledger, max_bytes, n_max, pace, published)
-        contenders, files = _finalists(job, found, replays)
+        ledger = Ledger(replays, ready.prompts, request.budget)
+        sensitivity = Sensitivity.of(ready.space, ledger, published)
+        found = explored(sensitivity, max_bytes, ready.deployed.settings.n_max, pace)
+        contenders, files = _finalists(ready, found, replays)
         if clock is not None and pace is not None:
             contenders, timing, noise = _timed(contenders, files, clock, pace)
     judged = judge(contenders, CONFIDENCE, noise)
     seconds = time.monotonic() - began
-    text = _recipe_text(job, contenders, judged)
-    return findings(job, found, contenders, judged, timing, text, seconds)
+    # A tie is written as well, so that it can be built and measured further.
+    leader = next(c for c in contenders if c.name == judged.leader)
+    text = ready.recipe_with(leader.types) if leader.family != "given" else None
+    return findings(ready, found, contenders, judged, timing, text, seconds)
 
 
 def explored(
-    space: Space,
-    ledger: Ledger,
-    max_bytes: int,
-    n_max: int,
-    pace: CycleTimes | None = None,
-    published: Sensitivities | None = None,
+    sensitivity: Sensitivity, max_bytes: int, n_max: int, pace: CycleTimes | None = None
 ) -> Explored:
     """The spans' costs, within the ledger's budget, and the best mix of at most ``max_bytes``: of
-    least KLD, or with ``pace`` the fastest in drafts of ``n_max`` tokens.
-
-    ``published``: costs that need no measuring.
-    """
-    sensitivity = Sensitivity.of(space, ledger, published)
+    least KLD, or with ``pace`` the fastest in drafts of ``n_max`` tokens."""
+    space, ledger, published = sensitivity.space, sensitivity.ledger, sensitivity.table
     until = min(WHOLE, (1 - SPANS) * ledger.left)
     if published is not None:
         sensitivity.compare(max_bytes, until)
     sensitivity.settle(max_bytes, until)
     sensitivity.split(max_bytes, until)
-    least = space.bytes_of(tuple(types[0] for types in space.types))
+    least = space.bytes_of(space.smallest)
     sizes = np.linspace(max(least, space.fixed_bytes), max_bytes, WHOLE + 1)[:0:-1]
     whole: dict[Mix, WholeMix] = {}
     for size_bytes in sizes:  # the largest first: a small budget is for the size that is sought
@@ -158,79 +148,42 @@ def explored(
     return Explored(sensitivity, best, max_bytes, law, warnings, csv, pace)
 
 
-def _require_place(path: Path, replaces: bool) -> None:
-    """InputError where the recipe could not be written: hours before it is."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", hint=f"-o {path / 'searched.yaml'}")
-    if path.exists() and not replaces:
-        raise InputError(f"{path} exists", hint="-o another file, or --force")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}", hint=f"mkdir {path.parent}")
-
-
-def _published(path: Path, job: SearchJob) -> Sensitivities:
-    """The table of ``path``; InputError where it is of another model."""
-    table = read_sensitivities(path)
-    columns = {name for row in table.rows.values() for name in row}
-    if not any(t.name in columns for tie in job.space.ties for t in tie.tensors):
-        raise InputError(
-            f"{path}: none of its {plural(len(columns), 'column')} is a tensor of "
-            f"{job.deployed.file.path.name}",
-            hint="give the table of this model, or measure: leave --from-csv out",
-        )
-    return table
-
-
-def _require_room(space: Space, limit: int, option: str = "--size", others: int = 0) -> None:
-    """InputError where no mix fits into ``limit`` bytes; ``others``: what of the ``option`` is
-    taken by other things."""
-    smallest = space.bytes_of(tuple(types[0] for types in space.types))
-    if smallest > limit:
-        least = smallest + others
-        taken = f", and KV cache and buffers take {size(others)}" if others else ""
-        raise InputError(
-            f"no mix fits into {option} {size(limit + others)}: the smallest has "
-            f"{size(smallest)}{taken}",
-            hint=f"{option} {short_size(least + least // 20)}, or smaller types: --type",
-        )
-
-
-def _max_bytes(job: SearchJob, executor: Executor) -> int:
+def _max_bytes(ready: PreparedSearch, executor: Executor) -> int:
     """Of a file no larger than asked for, which fits with its KV cache and buffers into the memory
     asked for: these are measured on the recipe's own first quant."""
-    limit = job.request.size_bytes
-    if job.request.memory_bytes is not None:
-        memory = job.drafts[0].memory
+    limit = ready.request.size_bytes
+    if ready.request.memory_bytes is not None:
+        memory = ready.drafts[0].memory
         assert memory is not None, "the recipe has a score"
         executor.run([memory])
         taken = executor.outcomes.result(memory)
         if taken is None:
             raise executor.outcomes.failures[memory.key].error
         others = taken.kv_bytes + taken.compute_bytes
-        limit = min(limit, job.request.memory_bytes - others)
-        _require_room(job.space, job.request.memory_bytes - others, "--memory", others)
+        limit = min(limit, ready.request.memory_bytes - others)
+        ready.require_room(ready.request.memory_bytes - others, "--memory", others)
     return limit
 
 
 def _finalists(
-    job: SearchJob, found: Explored, replays: Replays
+    ready: PreparedSearch, found: Explored, replays: Replays
 ) -> tuple[list[Contender], list[QuantizeStep]]:
     """All that stand in the final, replayed on the prompts of the verdict, and their files: the
     recipe's own quants as the recipe makes them, the engine's mixtures, the allocations by KLD and
     by perplexity alone, and what the search found."""
-    space, limit = job.space, found.max_bytes
+    space, limit = ready.space, found.max_bytes
     entered: list[tuple[str, Family, Mapping[str, str], QuantizeStep]] = [
         (draft.name, "given", types, draft.quantize)
-        for draft, types in job.given()
-        if draft.quantize is not None and job.size_of(types) <= limit
+        for draft, types in ready.given()
+        if draft.quantize is not None and ready.size_of(types) <= limit
     ]
     own = [types for _, _, types, _ in entered]
 
     def enter(name: str, family: Family, types: Mapping[str, str]) -> None:
         entered.append((name, family, types, replays.file_of(types)))
 
-    fitting = [(name, types) for name, types in job.mixtures() if job.size_of(types) <= limit]
-    for name, types in sorted(fitting, key=lambda one: -job.size_of(one[1]))[:RIVALS]:
+    fitting = [(name, types) for name, types in ready.mixtures() if ready.size_of(types) <= limit]
+    for name, types in sorted(fitting, key=lambda one: -ready.size_of(one[1]))[:RIVALS]:
         if types not in own:
             enter(f"{name} of the engine", "engine", types)
     least_kld, _ = found.sensitivity.allocated(limit)
@@ -239,11 +192,11 @@ def _finalists(
         enter("least KLD", "kld", space.tensor_types(least_kld))
     if least_nll not in (found.best, least_kld):
         enter("least perplexity", "perplexity", space.tensor_types(least_nll))
-    enter(job.found_name, "found", space.tensor_types(found.best))
+    enter(ready.found_name, "found", space.tensor_types(found.best))
     files = [file for *_, file in entered]
-    replies = replays.of_files(files, job.verdict)
+    replies = replays.of_files(files, ready.verdict)
     contenders = [
-        Contender(name, family, types, job.size_of(types), of)
+        Contender(name, family, types, ready.size_of(types), of)
         for (name, family, types, _), of in zip(entered, replies, strict=True)
     ]
     return contenders, files
@@ -271,20 +224,3 @@ def _timed(
     seconds = np.median(cycles, axis=1).tolist()
     found = [replace(c, cycle_s=s) for c, s in zip(contenders, seconds, strict=True)]
     return found, timing, noise.of_median(cycles.shape[1]) if noise else None
-
-
-def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
-    """The recipe to write, with the mix that has the most next to those given, so that a tie can be
-    built and measured further; None where one of these has the most."""
-    best = next(c for c in contenders if c.name == judged.leader)
-    if best.family == "given":
-        return None
-    return with_quant(
-        job.prepared.loaded,
-        job.found_name,
-        best.types,
-        job.space,
-        job.model,
-        job.layout.engine,
-        job.request.output,
-    )

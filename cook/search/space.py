@@ -16,7 +16,7 @@ from functools import cached_property
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.quant_types import Flavour, by_name, bytes_as, needs_imatrix, stored_type
-from cook.recipe.groups import group_of, mtp_layers_of
+from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.rules import quantizable
 
 Mix = tuple[str, ...]
@@ -32,7 +32,7 @@ LADDERS: Mapping[str, tuple[str, ...]] = {
         "q8_0",
     ),
 }
-"""Types to choose from where nobody says: about half a bit apart, and of each size the one that
+"""Types to choose from where none are given: about half a bit apart, and of each size the one that
 the flavour's users find best."""
 SMALL = 0.01
 """Share of the weights up to which a span is small: a floor holds there, where bits are cheap."""
@@ -53,6 +53,11 @@ class Tie:
     @cached_property
     def elements(self) -> int:
         return sum(t.elements for t in self.tensors)
+
+    @property
+    def routed(self) -> bool:
+        """Whether a token is computed with a part of it alone."""
+        return self.group == Group.ROUTED_EXPERTS
 
     def bytes_in(self, type_name: str) -> int:
         """Of its tensors' data in this type, without padding."""
@@ -139,6 +144,15 @@ class Space:
     def largest(self) -> Mix:
         """The mix of the largest types: what others are changed from."""
         return tuple(types[-1] for types in self.types)
+
+    @cached_property
+    def smallest(self) -> Mix:
+        return tuple(types[0] for types in self.types)
+
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        """Those of all ties."""
+        return [tensor for tie in self.ties for tensor in tie.tensors]
 
     def bytes_of(self, mix: Mix) -> int:
         """Of the file of ``mix``, padding taken at its most."""

@@ -10,67 +10,45 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity, Flavour
 from cook.engines.process.outcome import ProcessSpec
-from cook.errors import PrerequisiteError, StepError
+from cook.errors import PrerequisiteError
 from cook.graph.execute import Executor, Remaining
-from cook.graph.step import JsonValue, Needs, Source, Step, Workbench, source
+from cook.graph.step import Needs, Source, Step, Workbench, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
-from tests.graph.worded import Text, Worded
-from tests.workbench import executor
+from tests.graph.steps import Text, Worded
+from tests.workbench import executor, run
 
 
 @dataclass(frozen=True)
 class Join(Worded):
-    """Joins its inputs' texts; fails on request."""
-
     below: tuple[Step[Any], ...] = ()
-    fails: bool = False
 
     kind: ClassVar[str] = "join"
 
-    def run(self, bench: Workbench) -> Text:
-        if self.fails:
-            raise StepError(f"{self.word} broke")
-        parts = [bench.file(s, "text").read_text() for s in self.below]
-        text = self.word + "(" + ",".join(parts) + ")"
-        (bench.directory / "text").write_text(text)
-        return Text(text)
 
-
-def test_runs_inputs_first_and_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_what_is_missing_runs_once_inputs_first(tmp_path: Path, jobs: int) -> None:
     a = Join("a")
-    b, c = Join("b", (a,)), Join("c", (a,))
-    top = Join("top", (b, c))
-    outcomes = executor(tmp_path).run([top])
+    top = Join("top", (Join("b", (a,)), Join("c", (a,))))
+    outcomes = run(tmp_path, top, jobs=jobs)
     assert outcomes.result(top) == Text("top(b(a()),c(a()))")
     assert sorted(outcomes.ran) == ["join a", "join b", "join c", "join top"]
-
-
-def test_nothing_runs_the_second_time(tmp_path: Path) -> None:
-    top = Join("top", (Join("a"),))
-    executor(tmp_path).run([top])
-    outcomes = executor(tmp_path).run([top])
-    assert outcomes.ran == []
-    assert outcomes.result(top) == Text("top(a())")
-
-
-def test_a_change_reruns_only_what_depends_on_it(tmp_path: Path) -> None:
-    a, b = Join("a"), Join("b")
-    executor(tmp_path).run([Join("top", (a, b))])
-    outcomes = executor(tmp_path).run([Join("top", (a, Join("B")))])
-    assert outcomes.ran == ["join B", "join top"]
+    again = run(tmp_path, top)
+    assert (again.ran, again.result(top)) == ([], outcomes.result(top))
+    changed = Join("top", (Join("b", (a,)), Join("C", (a,))))
+    assert run(tmp_path, changed).ran == ["join C", "join top"]
+    assert run(tmp_path, a, fresh=True).ran == ["join a"]
 
 
 @pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
@@ -86,88 +64,60 @@ def test_a_clock_that_jumps_changes_nothing_but_dates(
     assert sorted(outcomes.ran) == ["join a", "join b", "join top"]
     assert all(0 <= a.seconds < 60 for a in outcomes.artifacts.values())
     assert 0 <= first.remaining.taken_s < 60
-    assert executor(tmp_path).run([top]).ran == []
+    assert run(tmp_path, top).ran == []
     assert list(Store(tmp_path / "store").verify()) == []
 
 
 def test_a_failure_blocks_only_its_dependents(tmp_path: Path) -> None:
-    bad = Join("bad", fails=True)
-    above, beside = Join("above", (bad,)), Join("beside")
-    outcomes = executor(tmp_path).run([above, beside])
-    assert outcomes.result(beside) == Text("beside()")
+    bad = Join("bad", fails="itself")
+    above, other = Join("above", (bad,)), Join("other")
+    top = Join("top", (above,))
+    outcomes = run(tmp_path, top, other)
+    assert outcomes.result(other) == Text("other()")
     assert outcomes.failures[bad.key].error.message == "bad broke"
-    assert outcomes.failures[above.key].blocked_by == "join bad"
+    assert {outcomes.failures[step.key].blocked_by for step in (above, top)} == {"join bad"}
     assert outcomes.result(above) is None
-
-
-def test_jobs_side_by_side_give_the_same(tmp_path: Path) -> None:
-    steps = [Join(f"s{i}", (Join(f"t{i}"),)) for i in range(8)]
-    top = Join("top", tuple(steps))
-    one = executor(tmp_path / "one").run([top]).result(top)
-    assert executor(tmp_path / "many", jobs=4).run([top]).result(top) == one
-
-
-def test_fresh_measures_again(tmp_path: Path) -> None:
-    step = Join("a")
-    executor(tmp_path).run([step])
-    assert executor(tmp_path, fresh=True).run([step]).ran == ["join a"]
 
 
 def flip(path: Path) -> None:
     """One byte of ``path`` other than it was."""
-    with path.open("r+b") as stream:
-        first = stream.read(1)[0]
-        stream.seek(0)
-        stream.write(bytes([first ^ 1]))
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
 
-def test_a_rotten_input_is_caught_told_and_made_again(
+def test_a_rotten_input_is_reported_and_made_again_and_what_was_made_of_it_outlives_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a = Join("a")
-    flip(executor(tmp_path).run([a]).artifacts[a.key].file("text"))
+    flip(run(tmp_path, a).artifacts[a.key].file("text"))
     top = Join("top", (a,))
-    outcomes = executor(tmp_path).run([top])
+    outcomes = run(tmp_path, top)
     assert outcomes.result(top) == Text("top(a())")
     assert outcomes.ran == ["join a", "join top"]
-    told = capsys.readouterr().err
-    assert told.count("has other content than was recorded; it is made again") == 1
+    warned = capsys.readouterr().err
+    assert warned.count("has other content than was recorded; it is made again") == 1
     assert list(Store(tmp_path / "store").verify()) == []
-
-
-def test_what_was_proven_when_it_was_made_outlives_the_rot_of_its_input(tmp_path: Path) -> None:
-    a = Join("a")
-    top = Join("top", (a,))
-    flip(executor(tmp_path).run([top]).artifacts[a.key].file("text"))
-    assert executor(tmp_path).run([top]).ran == ["join a"]
+    flip(outcomes.artifacts[a.key].file("text"))
+    assert run(tmp_path, top).ran == ["join a"], "proven when it was used"
 
 
 def test_an_edited_result_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = Join("a")
-    meta = executor(tmp_path).run([a]).artifacts[a.key].meta
+    meta = run(tmp_path, a).artifacts[a.key].meta
     meta.write_text(meta.read_text().replace('"a()"', '"b()"'))
-    outcomes = executor(tmp_path).run([a])
-    assert outcomes.result(a) == Text("a()")
-    assert outcomes.ran == ["join a"]
+    outcomes = run(tmp_path, a)
+    assert (outcomes.result(a), outcomes.ran) == (Text("a()"), ["join a"])
     assert "is damaged; it is made again" in capsys.readouterr().err
 
 
 @dataclass(frozen=True)
-class Read(Step[Text]):
+class Read(Worded):
     """The text of a source, written to it while the step runs if ``writes``."""
 
     file: Source
     writes: str | None = None
 
     kind: ClassVar[str] = "read"
-    result_type: ClassVar[type] = Text
-
-    @property
-    def label(self) -> str:
-        return "read"
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {}
 
     def run(self, bench: Workbench) -> Text:
         if self.writes is not None:
@@ -179,10 +129,10 @@ class Read(Step[Text]):
 def test_a_source_that_changes_after_it_was_hashed_makes_nothing(tmp_path: Path, when: str) -> None:
     file = tmp_path / "model"
     file.write_text("hashed")
-    step = Read(source([file]), "other" if when == "during" else None)
+    step = Read("it", source([file]), "other" if when == "during" else None)
     if when == "before":
         file.write_text("other!")
-    outcomes = executor(tmp_path).run([step])
+    outcomes = run(tmp_path, step)
     assert "changed since it was hashed" in outcomes.failures[step.key].error.message
     assert list(Store(tmp_path / "store").entries()) == []
 
@@ -190,91 +140,121 @@ def test_a_source_that_changes_after_it_was_hashed_makes_nothing(tmp_path: Path,
 def test_a_touched_source_is_still_the_same(tmp_path: Path) -> None:
     file = tmp_path / "model"
     file.write_text("hashed")
-    step = Read(source([file]))
+    step = Read("it", source([file]))
     file.touch()
-    outcomes = executor(tmp_path).run([step])
+    outcomes = run(tmp_path, step)
     assert outcomes.result(step) == Text("hashed")
     digest = step.file.digest.removeprefix("sha256:")
     assert outcomes.artifacts[step.key].made_from == {"file": {"model": digest}}
 
 
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_keys_are_equal_exactly_when_the_parts_are(one: str, other: str) -> None:
-    assert (Join(one).key == Join(other).key) == (one == other)
+LEAVES = st.builds(Join, st.sampled_from("abcd"))
+STEPS = st.builds(Join, st.text(max_size=3), st.lists(LEAVES, max_size=4).map(tuple))
 
 
-@given(st.lists(st.sampled_from("abcd"), max_size=4), st.lists(st.sampled_from("abcd"), max_size=4))
-def test_keys_follow_the_inputs(one: list[str], other: list[str]) -> None:
-    left = Join("top", tuple(Join(w) for w in one))
-    right = Join("top", tuple(Join(w) for w in other))
-    assert (left.key == right.key) == (one == other)
+@settings(deadline=None)
+@given(STEPS, STEPS)
+def test_keys_are_equal_exactly_when_words_and_inputs_are(one: Join, other: Join) -> None:
+    assert (one.key == other.key) == (one == other)
+    assert one.key == Join(one.word, one.below).key
 
 
 @dataclass(frozen=True)
 class Sleep(Worded):
-    """Sleeps in a program of its own; ``interrupts``: Ctrl-C comes once all of them sleep."""
+    """Sleeps in a program of its own, which ends only when it must if it is ``stubborn``; once all
+    of them sleep, Ctrl-C comes so many times."""
 
     asleep: threading.Barrier = field(compare=False)
-    interrupts: bool = False
+    interrupts: int = 0
+    stubborn: bool = False
 
     kind: ClassVar[str] = "sleep"
 
     def run(self, bench: Workbench) -> Text:
-        spec = ProcessSpec(("/bin/sleep", "60"), "sleep", env={})
-        running = bench.supervisor.start(spec)
+        trap = "trap '' TERM; " if self.stubborn else ""
+        argv = ("/bin/sh", "-c", f"{trap}echo ready; while :; do sleep 0.05; done")
+        running = bench.supervisor.start(ProcessSpec(argv, "sleep", env={"PATH": os.defpath}))
+        while b"ready" not in (running.folder / "stdout.log").read_bytes():
+            time.sleep(0.01)
         self.asleep.wait(30)
-        if self.interrupts:
-            os.kill(os.getpid(), signal.SIGINT)
+
+        def interrupt() -> None:
+            for _ in range(self.interrupts):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.7)
+
+        threading.Thread(target=interrupt).start()
         running.wait().check()
-        return Text(self.word)
+        return Text("ended")
+
+
+def interrupted_after(home: Path, *steps: Step[Any]) -> float:
+    """Seconds until Ctrl-C has ended a run of ``steps``, which leaves nothing."""
+    made = executor(home, jobs=2)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        made.run(steps)
+    assert [p for p in (home / "store" / "tmp").iterdir() if p.is_dir()] == []
+    assert made.outcomes.artifacts == {}
+    return time.monotonic() - started
 
 
 def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) -> None:
     asleep = threading.Barrier(2)
-    steps = [Sleep("a", asleep, interrupts=True), Sleep("b", asleep)]
-    made = executor(tmp_path, jobs=2)
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        made.run(steps)
-    assert time.monotonic() - started < 30
-    assert [p for p in (tmp_path / "store" / "tmp").iterdir() if p.is_dir()] == []
-    assert made.outcomes.artifacts == {}
+    assert interrupted_after(tmp_path, Sleep("a", asleep, 1), Sleep("b", asleep)) < 30
+
+
+def test_the_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    alone = threading.Barrier(1)
+    first, second = (
+        interrupted_after(tmp_path / str(n), Sleep("it", alone, n, stubborn=True)) for n in (1, 2)
+    )
+    assert 5 < first < 12, "programs are left the time to end"
+    assert second < 3
 
 
 def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
     left = Remaining({"a": 10.0, "b": 10.0, "c": 20.0})
-    assert left.seconds == 40
-    assert left.text() == "about 40 s left"
+    assert (left.seconds, left.text()) == (40, "about 40 s left")
     left.ran("a", 10.0)
     assert left.seconds == pytest.approx(30)
     left.ran("b", 20.0)  # twice as long as expected
-    assert left.seconds is not None
-    assert 20 < left.seconds < 40
+    assert left.seconds == pytest.approx(20 * 38 / 28)
     left.ran("another candidate's", 15.0)  # in the place of one that was expected
-    assert left.seconds is not None
-    assert left.seconds < 10
+    assert left.seconds == pytest.approx(5 * 53 / 43)
     left.ran("c", 20.0)
-    assert left.seconds is None
-    assert left.text() == ""
+    assert (left.seconds, left.text()) == (None, "")
 
 
 def test_what_is_left_counts_down() -> None:
     left = Remaining({"a": 600.0})
-    assert left.text() == "about 10 min 00 s left"
-    assert left.text(550.0) == "about 50 s left"
-    assert left.text(700.0) == ""
+    assert [left.text(s) for s in (0.0, 550.0, 700.0)] == [
+        *("about 10 min 00 s left", "about 50 s left", "")
+    ]
 
 
-def telling(folder: Path, **options: Any) -> tuple[io.StringIO, Executor]:
+def test_what_is_left_is_shared_by_those_side_by_side() -> None:
+    expected = {"a": 30.0, "b": 30.0, "t": 40.0}
+    one, two = (Remaining(expected, alone={"t"}, lanes=lanes) for lanes in (1, 2))
+    assert (one.seconds, two.seconds) == (100.0, 70.0)
+    two.ran("t", 40.0, alone=True)
+    assert two.seconds == pytest.approx(30)
+    two.ran("a", 30.0)
+    assert two.seconds == pytest.approx(15)
+    two.ran("another", 30.0, alone=True)  # in the place of one that was to run next to others
+    assert two.seconds is None
+
+
+def speaking(folder: Path, **options: Any) -> tuple[io.StringIO, Executor]:
     """An executor, and what it says to people."""
     said = io.StringIO()
     output = Output(Mode.HUMAN, stderr=said)
     return said, Executor(Store(folder / "store"), output, logs=folder / "logs", **options)
 
 
-def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
+def test_each_step_that_ran_says_what_is_left(tmp_path: Path) -> None:
     steps = [Join("a"), Join("b")]
-    said, one = telling(tmp_path, expected={step.key: 60.0 for step in steps})
+    said, one = speaking(tmp_path, expected={step.key: 60.0 for step in steps})
     one.run(steps)
     first, second = said.getvalue().splitlines()
     assert re.fullmatch(r"step 1 of 2: join a, \d+\.\d s, about \d+ s left", first)
@@ -283,16 +263,14 @@ def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
 
 def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: Path) -> None:
     a, b, c = Join("a"), Join("b"), Join("c")
-    executor(tmp_path).run([a])
+    run(tmp_path, a)
     seen: list[str] = []
-    said, one = telling(tmp_path, watch=lambda step: seen.append(step.label))
+    said, one = speaking(tmp_path, watch=lambda step: seen.append(step.label))
     one.run([a, b])
     one.run([b, c])
     assert seen == ["join b", "join c"]
-    assert [line.partition(",")[0] for line in said.getvalue().splitlines()] == [
-        "step 1 of 1: join b",
-        "step 2 of 2: join c",
-    ]
+    lines = [line.partition(",")[0] for line in said.getvalue().splitlines()]
+    assert lines == ["step 1 of 1: join b", "step 2 of 2: join c"]
 
 
 @dataclass
@@ -300,19 +278,10 @@ class Board:
     """Which steps run now, and which ran at the same time."""
 
     running: set[str] = field(default_factory=set)
-    beside: set[frozenset[str]] = field(default_factory=set)
+    together: set[frozenset[str]] = field(default_factory=set)
+    most: int = 0
     order: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self, word: str) -> None:
-        with self.lock:
-            self.order.append(word)
-            self.beside |= {frozenset({word, other}) for other in self.running}
-            self.running.add(word)
-
-    def end(self, word: str) -> None:
-        with self.lock:
-            self.running.discard(word)
 
 
 @dataclass(frozen=True)
@@ -330,9 +299,15 @@ class Watched(Worded):
         return Needs(self.memory_bytes, self.device)
 
     def run(self, bench: Workbench) -> Text:
-        self.board.begin(self.word)
+        board = self.board
+        with board.lock:
+            board.order.append(self.word)
+            board.together |= {frozenset({self.word, other}) for other in board.running}
+            board.running.add(self.word)
+            board.most = max(board.most, len(board.running))
         time.sleep(self.seconds)
-        self.board.end(self.word)
+        with board.lock:
+            board.running.discard(self.word)
         return Text(self.word)
 
 
@@ -346,9 +321,9 @@ class Timing(Watched):
 def test_remeasure_times_again_and_keeps_what_is_not_timed(tmp_path: Path) -> None:
     board = Board()
     top = Timing("timing", board, below=(Watched("made", board),))
-    assert executor(tmp_path).run([top]).ran == ["watched made", "timing timing"]
-    assert executor(tmp_path).run([top]).ran == []
-    assert executor(tmp_path, remeasure=True).run([top]).ran == ["timing timing"]
+    assert run(tmp_path, top).ran == ["watched made", "timing timing"]
+    assert run(tmp_path, top).ran == []
+    assert run(tmp_path, top, remeasure=True).ran == ["timing timing"]
 
 
 def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
@@ -356,27 +331,16 @@ def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
     board = Board()
     slow = Watched("slow", board, 1.0)
     after = Watched("after", board, below=(Watched("quick", board),))
-    executor(tmp_path, jobs=2).run([slow, after])
-    assert frozenset({"slow", "after"}) in board.beside
+    run(tmp_path, slow, after, jobs=2)
+    assert frozenset({"slow", "after"}) in board.together
 
 
-def test_no_more_than_jobs_side_by_side(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_as_many_as_jobs_side_by_side_and_no_more(tmp_path: Path, jobs: int) -> None:
     board = Board()
-    steps = [Watched(str(n), board) for n in range(6)]
-    executor(tmp_path / "two", jobs=2).run(steps)
-    assert board.beside
-    triples = [
-        {a, b, c}
-        for a in "012345"
-        for b in "012345"
-        for c in "012345"
-        if {frozenset({a, b}), frozenset({b, c}), frozenset({a, c})} <= board.beside
-        and len({a, b, c}) == 3
-    ]
-    alone = Board()
-    executor(tmp_path / "one").run([Watched(str(n), alone) for n in range(3)])
-    assert alone.beside == set()
-    assert triples == []
+    outcomes = run(tmp_path, *(Watched(str(n), board) for n in range(6)), jobs=jobs)
+    assert len(outcomes.artifacts) == 6
+    assert board.most == jobs
 
 
 def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
@@ -386,48 +350,42 @@ def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
     board = Board()
     sizes = {"large": 600, "larger": 700, "small": 200, "huge": 5000}
     steps = [Watched(word, board, 0.3, memory_bytes=size) for word, size in sizes.items()]
-    outcomes = executor(tmp_path, jobs=4).run(steps)
+    outcomes = run(tmp_path, *steps, jobs=4)
     assert len(outcomes.artifacts) == 4, "what never fits next to others runs alone"
     assert set(board.order[:2]) == {"large", "small"}, "larger waits for large"
-    assert not any({"huge"} & pair for pair in board.beside)
-    assert frozenset({"large", "larger"}) not in board.beside
+    assert not any({"huge"} & pair for pair in board.together)
+    assert frozenset({"large", "larger"}) not in board.together
 
 
 def test_a_device_is_one_steps_at_a_time(tmp_path: Path) -> None:
     board = Board()
     on_it = [Watched(f"on-{n}", board, device=True) for n in range(3)]
-    beside = Watched("beside", board, 0.3)
-    executor(tmp_path, jobs=4).run([*on_it, beside])
-    assert all("beside" in pair for pair in board.beside)
-    assert board.beside
+    run(tmp_path, *on_it, Watched("other", board, 0.3), jobs=4)
+    assert board.together
+    assert all("other" in pair for pair in board.together)
 
 
-def test_nothing_runs_beside_a_timing_and_timings_keep_their_order(tmp_path: Path) -> None:
+def test_nothing_runs_next_to_a_timing_and_timings_keep_their_order(tmp_path: Path) -> None:
     board = Board()
     first = [Timing(f"t{n}", board) for n in range(3)]
     after = Watched("after", board, below=(first[0],))
-    outcomes = executor(tmp_path, jobs=4).run([*first, after, Watched("before", board)])
+    outcomes = run(tmp_path, *first, after, Watched("before", board), jobs=4)
     assert len(outcomes.artifacts) == 5
-    assert board.beside == set()
+    assert board.together == set()
     # What a timing makes possible does not come between timings whose order was chosen.
     assert board.order == ["before", "t0", "t1", "t2", "after"]
 
 
-def test_nothing_of_another_cook_runs_beside_a_timing(tmp_path: Path) -> None:
+def test_nothing_of_another_cook_runs_next_to_a_timing(tmp_path: Path) -> None:
     """Two cooks, two homes, one machine."""
     board = Board()
     timings = [Timing(f"t{n}", board) for n in range(3)]
-    others = [Watched(f"o{n}", board) for n in range(6)]
-
-    def one() -> None:
-        executor(tmp_path / "one").run(timings)
-
-    thread = threading.Thread(target=one)
+    thread = threading.Thread(target=lambda: run(tmp_path / "one", *timings))
     thread.start()
-    executor(tmp_path / "other", jobs=2).run(others)
+    run(tmp_path / "other", *(Watched(f"o{n}", board) for n in range(6)), jobs=2)
     thread.join()
     assert len(board.order) == 9
-    assert not any(word.startswith("t") for pair in board.beside for word in pair)
+    assert not any(word.startswith("t") for pair in board.together for word in pair)
 
 
 def test_one_step_alone_wants_its_inputs_stored(tmp_path: Path) -> None:
@@ -441,81 +399,24 @@ def test_one_step_alone_wants_its_inputs_stored(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Stubborn(Step[Text]):
-    """A program that ends only when it must."""
-
-    interrupts: int
-
-    kind: ClassVar[str] = "stubborn"
-    result_type: ClassVar[type] = Text
-
-    @property
-    def label(self) -> str:
-        return "stubborn"
-
-    def params(self) -> Mapping[str, JsonValue]:
-        return {}
-
-    def run(self, bench: Workbench) -> Text:
-        script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-        spec = ProcessSpec(("/bin/sh", "-c", script), "stubborn", env={"PATH": os.defpath})
-        running = bench.supervisor.start(spec)
-        while b"ready" not in (running.folder / "stdout.log").read_bytes():
-            time.sleep(0.01)
-
-        def interrupt() -> None:
-            for _ in range(self.interrupts):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.7)
-
-        threading.Thread(target=interrupt).start()
-        running.wait().check()
-        return Text("ended")
-
-
-def test_the_second_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
-    took = {}
-    for interrupts in (1, 2):
-        made = executor(tmp_path / str(interrupts))
-        started = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            made.run([Stubborn(interrupts)])
-        took[interrupts] = time.monotonic() - started
-        workspaces = tmp_path / str(interrupts) / "store" / "tmp"
-        assert [p for p in workspaces.iterdir() if p.is_dir()] == []
-    assert 5 < took[1] < 12, "the first leaves programs the time to end by themselves"
-    assert took[2] < 3
-
-
-@dataclass(frozen=True)
-class Program:
-    """As much of an engine as is looked at: its files."""
-
-    files: tuple[Path, ...]
-
-    @property
-    def identity(self) -> EngineIdentity:
-        return EngineIdentity(Flavour.LLAMA_CPP, "b1", None, "digest")
-
-    @property
-    def facts(self) -> Any:
-        hashes = {file.name: hashlib.sha256(b"a build").hexdigest() for file in self.files}
-        return SimpleNamespace(files=hashes)
-
-
-@dataclass(frozen=True)
 class Runs(Join):
-    """Uses an engine, and has it replaced while it runs if ``replaces``."""
+    """Uses a program as its engine, and has it replaced while it runs if ``replaces``."""
 
-    engine: Program = field(default=Program(()), compare=False)
+    program: Path = field(default=Path(), compare=False)
     replaces: bool = False
 
     def uses(self) -> Any:
-        return self.engine
+        """As much of an engine as is looked at: its files."""
+        hashes = {self.program.name: hashlib.sha256(b"a build").hexdigest()}
+        return SimpleNamespace(
+            files=(self.program,),
+            identity=EngineIdentity(Flavour.LLAMA_CPP, "b1", None, "digest"),
+            facts=SimpleNamespace(files=hashes),
+        )
 
     def run(self, bench: Workbench) -> Text:
         if self.replaces:
-            self.engine.files[0].write_text("another build")
+            self.program.write_text("another build")
         return super().run(bench)
 
 
@@ -523,29 +424,15 @@ def test_an_engine_replaced_under_a_run_makes_nothing_more(tmp_path: Path) -> No
     """What it made would be kept under the key of the build that it was."""
     file = tmp_path / "llama-quantize"
     file.write_text("a build")
-    engine = Program((file,))
-    fine = Runs("fine", engine=engine)
-    replacing = Runs("replacing", (fine,), engine=engine, replaces=True)
-    later = Runs("later", (fine,), engine=engine)
+    fine = Runs("fine", program=file)
+    replacing = Runs("replacing", (fine,), program=file, replaces=True)
+    later = Runs("later", (fine,), program=file)
     touched = executor(tmp_path / "touched")
     touched.run([fine])
     file.write_text("a build")
-    assert touched.run([Runs("after", engine=engine)]).ran == ["join fine", "join after"]
-    outcomes = executor(tmp_path).run([fine, replacing, later])
+    assert touched.run([Runs("after", program=file)]).ran == ["join fine", "join after"]
+    outcomes = run(tmp_path, fine, replacing, later)
     assert outcomes.ran == ["join fine"]
     for step in (replacing, later):
         error = outcomes.failures[step.key].error
         assert f"{file} was replaced while this ran" in error.message
-
-
-def test_what_is_left_is_shared_by_those_side_by_side() -> None:
-    expected = {"a": 30.0, "b": 30.0, "t": 40.0}
-    one = Remaining(expected, alone={"t"})
-    two = Remaining(expected, alone={"t"}, lanes=2)
-    assert (one.seconds, two.seconds) == (100.0, 70.0)
-    two.ran("t", 40.0, alone=True)
-    assert two.seconds == pytest.approx(30)
-    two.ran("a", 30.0)
-    assert two.seconds == pytest.approx(15)
-    two.ran("another", 30.0, alone=True)  # in the place of one that was to run beside others
-    assert two.seconds is None

@@ -22,6 +22,16 @@ sys.stdin.read()
 """
 
 
+def held_elsewhere(path: Path) -> subprocess.Popen[bytes]:
+    """The process that holds the lock."""
+    path.touch()
+    argv = [sys.executable, "-c", HOLD, str(path)]
+    holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    assert is_locked(path)
+    return holder
+
+
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lock"
     assert not is_locked(path)
@@ -30,33 +40,22 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert not is_locked(path)
 
 
-def test_who_waits_is_told_and_gets_it_when_the_holder_dies(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    path.touch()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    holder.stdout.readline()
-    assert is_locked(path)
-    told = threading.Event()
+def test_one_that_waits_says_so_and_gets_it_when_the_holder_dies(tmp_path: Path) -> None:
+    holder = held_elsewhere(path := tmp_path / "lock")
+    called = threading.Event()
 
     def waiting() -> None:
-        told.set()
+        called.set()
         holder.kill()
 
     with file_lock(path, waiting):
-        assert told.is_set()
+        assert called.is_set()
         holder.communicate()
         assert is_locked(path)
 
 
 def test_what_a_dead_process_left_is_no_lock(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    path.touch()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    holder.stdout.readline()
+    holder = held_elsewhere(path := tmp_path / "a.lock")
     holder.kill()
     holder.communicate()
     assert path.exists()

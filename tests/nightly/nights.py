@@ -9,7 +9,7 @@ a pace of the whole night and of each block. The candidates of a block run at th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Verdict, judge
 from cook.nightly.history import History, Night, night_of
 from cook.nightly.pipeline import GatesSpec
-from cook.record.record import Draft, Pick, PromptFigures, Quality, ReplayedPrompts
+from cook.record.record import Draft, PromptFigures, Quality, ReplayedPrompts
 from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,6 @@ class World:
 class Harm:
     """What is wrong tonight. ``only`` names the candidates that it touches; empty: all."""
 
-    acceptance_points: float = 0.0
     slowdown: float = 0.0
     """Share of speed lost."""
     only: tuple[str, ...] = ()
@@ -80,13 +79,12 @@ class Series:
     lengths: tuple[int, ...] = LENGTHS
     night: int = 0
     build: int = 0
-    texts: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         n = self.world.prompts
         self.ease = np.log(1.3) + self.rng.normal(0.0, 0.25, n)
-        self.texts = np.zeros(n, dtype=np.int64)
+        self.texts: Array = np.zeros(n, dtype=np.int64)
         self.first_texts = self.texts
 
     def new_build(self) -> None:
@@ -99,10 +97,9 @@ class Series:
         """Verification cycles of each reply: the same for the same text."""
         moved = np.zeros(self.world.prompts)
         for text in np.unique(texts[texts > 0]):
-            drawn = np.random.default_rng([self.seed, text]).normal(
-                0.0, self.world.reworded, self.world.prompts
-            )
-            moved = np.where(texts == text, drawn, moved)
+            drawn = np.random.default_rng([self.seed, text])
+            words = drawn.normal(0.0, self.world.reworded, self.world.prompts)
+            moved = np.where(texts == text, words, moved)
         accepted = np.minimum(np.exp(self.ease + moved) * (0.7 + 0.1 * np.log2(length)), length)
         return np.asarray(np.ceil((self.world.tokens - 1) / (1 + accepted)), dtype=np.int64)
 
@@ -124,8 +121,6 @@ class Series:
                 cycles, cost = tokens, PLAIN_MS
                 if length is not None:
                     cycles, cost = self.cycles(length, texts), PLAIN_MS * CYCLE_COST[length]
-                    if harmed and harm.acceptance_points:
-                        cycles = worsened(cycles, tokens, length, harm.acceptance_points)
                 ms = cycles * cost * paces / (1.0 - harm.slowdown * harmed)
                 counts = None if length is None else (cycles * length, tokens - cycles)
                 columns.append(self._column(tokens, ms, block, counts))
@@ -135,29 +130,13 @@ class Series:
                 replace(CANDIDATE, name=name, draft=draft, prompts=columns[0], reference=reference)
             )
             if length is not None:
-                of = columns[0]
+                of: Any = columns[0]
+                columns_of = (of.ids, of.categories, of.drafted, of.accepted)
                 words = tuple(f"{text:x}" for text in self.texts)
-                counts_of = (
-                    tuple(v or 0 for v in of.drafted),
-                    tuple(v or 0 for v in of.accepted),
-                )
                 replays.append(
-                    ReplayedPrompts(
-                        "bundled",
-                        f"Q{length}",
-                        None,
-                        length,
-                        of.ids,
-                        of.categories,
-                        *counts_of,
-                        words,
-                    )
+                    ReplayedPrompts("bundled", f"Q{length}", None, length, *columns_of, words)
                 )
-        speed = {
-            c.name: sum(c.prompts.tokens) / sum(c.prompts.decode_ms)
-            for c in candidates
-            if c.prompts is not None
-        }
+        fastest = max(candidates, key=lambda c: sum(c.prompts.tokens) / sum(c.prompts.decode_ms))
         digest = f"{self.build:064x}"
         record = replace(
             RECORD,
@@ -167,11 +146,12 @@ class Series:
             candidates=tuple(candidates),
             drafts=tuple(self._draft(f"Q{length}", i) for i, length in enumerate(self.lengths)),
             replayed=tuple(replays),
-            pick=Pick(
-                max(speed, key=speed.__getitem__), "", "decode_speed", 0.95, 0.01, None, (), ()
-            ),
+            pick=replace(RECORD.pick, candidate=fastest.name, sentence=""),
         )
         return replace(night_of(record, "simulated"), id=f"{rng.integers(1 << 48):012x}")
+
+    def good_nights(self, count: int) -> list[Night]:
+        return [self.measure().judged((), ()) for _ in range(count)]
 
     def _column(
         self, tokens: Array, ms: Array, block: Array, counts: tuple[Array, Array] | None
@@ -203,15 +183,6 @@ class Series:
         kld = 0.05 * (1 + index) * np.exp(rng.normal(0.0, 0.01))
         quality = Quality(perplexity, 0.1, 100, 512, mean_kld=kld, mean_kld_error=0.001)
         return replace(DRAFT, quant=name, file_bytes=10**9, quality=quality, quality_reason=None)
-
-
-def worsened(cycles: Array, tokens: Array, length: int, points: float) -> Array:
-    """``cycles`` of a draft that accepts ``points`` less of what it drafts."""
-    drafted, accepted = (cycles * length).sum(), (tokens - cycles).sum()
-    wanted = accepted / drafted - points / 100
-    # accepted / drafted = (tokens - cycles) / (length * cycles)
-    total = tokens.sum() / (1 + wanted * length)
-    return np.asarray(np.ceil(cycles * total / cycles.sum()), dtype=np.int64)
 
 
 def judged(now: Night, past: list[Night], gates: GatesSpec) -> Judgement:
@@ -249,34 +220,24 @@ def found(judgement: Judgement, name: str) -> bool:
     return any("speed" in f.gate and f.subject == name for f in judgement.regressions)
 
 
-def losses_found(
-    world: World, slowdown: float, trials: int, seed: int, gates: GatesSpec, history: int = 20
-) -> int:
-    """In how many of ``trials`` a pick that is slower tonight is found the same night.
-
-    Each is a series of its own after ``history`` good nights.
-    """
-    count = 0
-    for index in range(trials):
-        series = Series(world, seed + index)
-        past = [series.measure().judged((), ()) for _ in range(history)]
-        pick = past[0].pick or ""
-        judgement = judged(series.measure(Harm(slowdown=slowdown, only=(pick,))), past, gates)
-        count += found(judgement, pick)
-    return count
-
-
-def creeping_found(
-    world: World, slowdown: float, nights: int, trials: int, seed: int, gates: GatesSpec
+def nights_until_found(
+    world: World,
+    slowdown: float,
+    trials: int,
+    seed: int,
+    gates: GatesSpec,
+    nights: int = 1,
+    history: int = 20,
 ) -> list[int]:
-    """After how many nights a pick that gets slower each night is found, after 12 good nights."""
+    """After how many nights a pick that gets slower by so much each night is found, of those of
+    ``trials`` in which it is. Each is a series of its own after ``history`` good nights."""
     days = []
     for index in range(trials):
         series = Series(world, seed + index)
-        past = [series.measure().judged((), ()) for _ in range(12)]
+        past = series.good_nights(history)
         pick = past[0].pick or ""
         for night in range(1, nights + 1):
-            harm = Harm(slowdown=1 - (1 - slowdown) ** night, only=(pick,))
+            harm = Harm(1 - (1 - slowdown) ** night, only=(pick,))
             if found(judged(series.measure(harm), past, gates), pick):
                 days.append(night)
                 break
@@ -286,7 +247,7 @@ def creeping_found(
 def starts_printed(world: World, seed: int, gates: GatesSpec) -> int:
     """How many starts a side `cook sweep` prints for the tolerance, after 20 nights."""
     series = Series(world, seed)
-    past = [series.measure().judged((), ()) for _ in range(20)]
+    past = series.good_nights(20)
     judgement = judged(series.measure(), past, gates)
     return int(judgement.power.split(" needs ")[1].split()[0])
 

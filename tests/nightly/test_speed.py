@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.nightly.history import Night
 from cook.nightly.speed import StartError, speed_change, start_error
 from cook.record.record import PromptFigures
 from cook.scoring.compare import START
@@ -19,13 +20,13 @@ MS = "decode_ms"
 NONE = StartError(deviation=0.0)
 
 
-def figures(ms: list[float], tokens: int = 100, starts: int = 1) -> PromptFigures:
+def figures(ms: list[float], starts: int = 1) -> PromptFigures:
     n = len(ms)
     block = tuple(i * starts // n for i in range(n))
     return PromptFigures(
         ids=tuple(f"p{i}" for i in range(n)),
         categories=("c",) * n,
-        tokens=(tokens,) * n,
+        tokens=(100,) * n,
         decode_ms=tuple(ms),
         wall_ms=tuple(ms),
         drafted=(None,) * n,
@@ -46,7 +47,7 @@ def test_the_change_is_the_ratio_of_sums() -> None:
 
 
 def test_requests_are_paired_by_prompt_and_block() -> None:
-    """A second pass is a request of its own; what one side lacks is left out."""
+    """A second pass is a request of its own; what one side has not is left out."""
     now = replace(figures([100.0, 200.0, 50.0]), ids=("a", "b", "a"), block=(0, 0, 1))
     before = replace(figures([220.0, 50.0, 100.0]), ids=("b", "a", "c"), block=(0, 1, 1))
     found = speed_change((now, before), (), NONE, MS)
@@ -94,24 +95,15 @@ def test_the_noise_of_starts_is_measured_from_three_nights_on(starts: int) -> No
 
 def test_a_loss_that_creeps_is_no_noise() -> None:
     steady = Series(World(), seed=9)
-    nights = [steady.measure() for _ in range(12)]
-    drafted = nights[0].live[1]
 
-    def slower(night: int) -> PromptFigures:
-        of = nights[night].live[1].prompts
-        assert of is not None
-        return replace(of, decode_ms=tuple(ms * 1.01**night for ms in of.decode_ms))
+    def slower(by: float) -> Night:
+        night = steady.measure()
+        plain, drafted = night.live[:2]
+        ms = tuple(by * ms for ms in drafted.prompts.decode_ms)
+        drafted = replace(drafted, prompts=replace(drafted.prompts, decode_ms=ms))  # type: ignore[type-var]
+        return replace(night, record=replace(night.record, candidates=(plain, drafted)))
 
-    creeping = [
-        replace(
-            night,
-            record=replace(
-                night.record, candidates=(night.live[0], replace(drafted, prompts=slower(i)))
-            ),
-        )
-        for i, night in enumerate(nights)
-    ]
-    assert start_error(creeping, MS).deviation < 0.015
+    assert start_error([slower(1.01**n) for n in range(12)], MS).deviation < 0.015
 
 
 def test_no_drafts_own_speed_has_the_noise_of_whole_nights() -> None:

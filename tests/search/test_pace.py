@@ -50,10 +50,9 @@ def test_a_token_reads_the_experts_that_it_uses_and_one_row_of_the_embeddings() 
     read = read_bytes(SPACE, READS, types)
     routed = [t for t in SPACE.ties if t.group == "routed_experts"]
     whole = sum(t.bytes_in("q8_0") for t in routed)
-    used = FILE.integer(f"{FILE.architecture}.expert_used_count")
-    count = FILE.integer(f"{FILE.architecture}.expert_count")
-    assert used is not None
-    assert count is not None
+    used, count = (
+        FILE.integer(f"{FILE.architecture}.expert_{key}") or 0 for key in ("used_count", "count")
+    )
     assert read["q8_0 routed"] == pytest.approx(whole * used / count, rel=1e-3)
     embeddings = read_bytes(SPACE, READS, {"token_embd.weight": "q8_0"})
     assert embeddings["q8_0"] == 272, "256 weights"

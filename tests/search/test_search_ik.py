@@ -22,14 +22,8 @@ TYPES = ("iq1_kt", "iq2_kt", "iq3_kt", "iq4_ks", "iq6_k", "q8_0")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("ik")
-    (home / "small.yaml").write_text(CALIBRATED)
-    return home
-
-
-@pytest.fixture(scope="module")
 def record(home: Path, ik_engine: Engine) -> SearchRecord:
+    (home / "small.yaml").write_text(CALIBRATED)
     words = [word for name in TYPES for word in ("--type", name)]
     return searched(home, "--engine", SPEC, "--size", "1.5MiB", "--budget", "16", *words)
 

@@ -13,23 +13,22 @@ from tests.search.spaces import PROMPTS, TYPES, Law, elements, space
 WEIGHTS = (40.0, 8.0, 4.0, 40.0, 8.0, 90.0, 60.0)
 
 
-def measured(weights: tuple[float, ...] = WEIGHTS, evaluations: float = 200) -> Sensitivity:
+def measured(evaluations: float = 200) -> Sensitivity:
     model = space()
-    return Sensitivity.of(model, Ledger(Law(model, weights), PROMPTS, Budget(evaluations)))
+    return Sensitivity.of(model, Ledger(Law(model, WEIGHTS), PROMPTS, Budget(evaluations)))
 
 
 def bytes_at(bpw: float) -> int:
     return int(elements(space()) * bpw / 8) + space().fixed_bytes
 
 
-def test_what_was_not_measured_follows_its_kin() -> None:
+def test_what_was_not_measured_follows_the_curve_of_its_span() -> None:
     one = measured()
     attention = one.space.spans()[0]
     guess = one.damage(attention, "q2_K", kld) / one.damage(attention, "q4_K", kld)
     assert guess == pytest.approx(4 ** (4.5 - 2.625), rel=1e-6)
     one.measure([(attention, "q4_K")])
-    law = one.ledger.evaluator
-    assert isinstance(law, Law)
+    law = Law(one.space, WEIGHTS)
     changed = one.space.changed(one.reference, attention, "q2_K")
     true = law.damage(changed) - law.damage(one.reference)
     assert one.damage(attention, "q2_K", kld) == pytest.approx(true, rel=0.02)
@@ -67,8 +66,7 @@ def test_a_span_is_split_where_that_pays_and_stays_where_nothing_is_gained() -> 
 
 def test_the_mix_found_is_nearly_the_best_of_all() -> None:
     one = measured()
-    law = one.ledger.evaluator
-    assert isinstance(law, Law)
+    law = Law(one.space, WEIGHTS)
     for bpw in (3.2, 4.0, 5.5):
         limit = bytes_at(bpw)
         one.settle(limit, until=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cook.errors import InputError
@@ -14,9 +16,8 @@ FILE = read_gguf(demo_dir() / "draft-f16.gguf")
 
 
 def demo(**changes: object) -> Space:
-    asked = {"imatrix": True, **changes}
-    types = asked.pop("types", LADDERS[LLAMA_CPP])
-    return Space.of(FILE, LLAMA_CPP, types, **asked)  # type: ignore[arg-type]
+    asked: dict[str, Any] = {"types": LADDERS[LLAMA_CPP], "imatrix": True, **changes}
+    return Space.of(FILE, LLAMA_CPP, **asked)
 
 
 def test_every_quantizable_tensor_is_in_one_tie_and_fused_ones_share_theirs() -> None:
@@ -27,31 +28,26 @@ def test_every_quantizable_tensor_is_in_one_tie_and_fused_ones_share_theirs() ->
     assert "blk.1.ffn_gate_inp.weight" not in names
     fused = [tie for tie in space.ties if len(tie.tensors) > 1]
     assert {t.name for t in fused[0].tensors} == {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"}
-    assert [tie.role for tie in fused] == [
-        "ffn_up_gate",
-        "ffn_up_gate_exps",
-        "ffn_up_gate_shexp",
-    ]
+    assert [tie.role for tie in fused] == ["ffn_up_gate", "ffn_up_gate_exps", "ffn_up_gate_shexp"]
 
 
-def test_embeddings_and_output_take_no_type_that_needs_importance() -> None:
+def test_each_tie_takes_what_the_engine_writes_well_in_it() -> None:
+    """Embeddings and output take no type that needs importance data, nor does any without it."""
     space = demo()
     for tie, types in zip(space.ties, space.types, strict=True):
         assert ("iq2_xxs" in types) == (tie.group not in ("embeddings", "output"))
-    without = demo(imatrix=False)
-    assert all("iq2_xxs" not in types for types in without.types)
+    assert all("iq2_xxs" not in types for types in demo(imatrix=False).types)
+    ik = Space.of(FILE, IK_LLAMA_CPP, LADDERS[IK_LLAMA_CPP], imatrix=True)
+    assert {"iq1_kt", "iq6_k"} <= {t for types in ik.types for t in types}
+    with pytest.raises(InputError, match="takes none of the types iq2_xxs"):
+        demo(types=("iq2_xxs",))
 
 
 def test_spans_split_by_what_tensors_do_and_then_by_layers() -> None:
     space = demo()
     spans = {span.name: span for span in space.spans()}
     assert list(spans) == [
-        "embeddings",
-        "attention",
-        "dense_ffn",
-        "routed_experts",
-        "shared_experts",
-        "output",
+        *("embeddings", "attention", "dense_ffn", "routed_experts", "shared_experts", "output")
     ]
     parts = space.split(spans["attention"])
     assert [p.name for p in parts] == ["attn_qkv", "attn_output"]
@@ -79,20 +75,7 @@ def test_bytes_are_at_least_those_of_the_file() -> None:
 
 def test_a_floor_holds_for_small_groups_alone() -> None:
     space = demo(floor="q6_K")
-    share = {
-        group: sum(t.elements for t in space.ties if t.group == group)
-        / sum(t.elements for t in space.ties)
-        for group in {tie.group for tie in space.ties}
-    }
+    whole = sum(tie.elements for tie in space.ties)
     for tie, types in zip(space.ties, space.types, strict=True):
-        assert (types[0] == "q6_K") == (share[tie.group] <= 0.01) or share[tie.group] > 0.01
-
-
-def test_a_tensor_that_takes_nothing_is_told() -> None:
-    with pytest.raises(InputError, match="takes none of the types iq2_xxs"):
-        demo(types=("iq2_xxs",))
-
-
-def test_ik_has_a_ladder_of_its_own_types() -> None:
-    space = Space.of(FILE, IK_LLAMA_CPP, LADDERS[IK_LLAMA_CPP], imatrix=True)
-    assert {"iq1_kt", "iq6_k"} <= {t for types in space.types for t in types}
+        share = sum(t.elements for t in space.ties if t.group == tie.group) / whole
+        assert (types[0] == "q6_K") == (share <= 0.01)
