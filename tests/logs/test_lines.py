@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cook.engines.server_api import DepthCount
-from cook.logs.lines import Answer, Refused, Where, agrees, answer_of, file_name, readable
+from cook.logs.lines import Answer, Refused, Where, agrees, answer_of, file_name
 
 TIMINGS = {"predicted_n": 5, "predicted_ms": 40.0, "predicted_per_second": 100.0}
 
@@ -20,10 +20,6 @@ TIMINGS = {"predicted_n": 5, "predicted_ms": 40.0, "predicted_per_second": 100.0
 )
 def test_a_model_is_called_after_its_file(path: str, name: str) -> None:
     assert file_name(path) == name
-
-
-def test_a_name_cannot_drive_a_terminal() -> None:
-    assert readable("a\x1b[31mb\n") == "a[31mb"
 
 
 def test_a_rate_agrees_with_its_tokens_and_time() -> None:
