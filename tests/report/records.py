@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
@@ -35,6 +36,8 @@ from cook.record.record import (
     StepRecord,
     TypeSpan,
 )
+from cook.report.canvas import Plot
+from cook.report.document import Section, Table
 from cook.scoring.compare import by_category, by_prompt, figures, interval
 from tests.bare_records import DRAFT, RECORD
 
@@ -144,7 +147,13 @@ def prediction(
     total = found.decode_ms / 1000
     known = {run.id for run in live}
     on_live = figures([run for run in runs if run.id in known]) if live else None
-    seen = figures(live) if live else None
+    off_by: tuple[float | None, float | None] = None, None
+    if on_live:
+        seen = figures(live)
+        off_by = (
+            over(on_live.end_to_end_speed, seen.end_to_end_speed) - 1,
+            over(on_live.decode_speed, seen.decode_speed) - 1,
+        )
     rate = found.acceptance_rate or 0.0
     return Prediction(
         figures=found,
@@ -155,12 +164,8 @@ def prediction(
         speedup=over(found.end_to_end_speed, without.end_to_end_speed),
         decode_speedup=over(found.decode_speed, without.decode_speed),
         on_live=on_live,
-        off_by=over(on_live.end_to_end_speed, seen.end_to_end_speed) - 1
-        if on_live and seen
-        else None,
-        decode_off_by=over(on_live.decode_speed, seen.decode_speed) - 1
-        if on_live and seen
-        else None,
+        off_by=off_by[0],
+        decode_off_by=off_by[1],
         by_depth=tuple(
             DepthCount(d, 400 - 10 * d, int((400 - 10 * d) * rate**d)) for d in range(1, n_max + 1)
         ),
@@ -241,11 +246,26 @@ def record(
             )
             for n in lengths
         ]
-    order = sorted(candidates, key=lambda c: -(_value(c) or 0.0))
     winner = candidates[1 + lengths.index(4)] if 4 in lengths else candidates[1]
-    rival = next(c.name for c in order if c is not winner)
-    chains = (sampled_chain(names),) if predicted else ()
-    return Record(
+    ranking = tuple(c.name for c in sorted(candidates, key=lambda c: -speedup_of(c)))
+    pick = Pick(
+        candidate=winner.name,
+        sentence="",
+        maximize="decode_speed",
+        confidence=CONFIDENCE,
+        margin=0.01,
+        value=winner.live.decode_speed if winner.live else None,
+        ranking=ranking,
+        excluded=(Excluded("IQ1_S n_max=16", "too large"),),
+        decided=True,
+        leader=winner.name,
+        rival=next(name for name in ranking if name != winner.name),
+        rival_low=0.93,
+        rival_high=0.98,
+        within={name: 0.97 if name == winner.name else 0.02 for name in ranking},
+        start_sd=0.008,
+    )
+    made = Record(
         schema_version=SCHEMA_VERSION,
         cook="0.2.0",
         created="2026-11-21T18:00:00Z",
@@ -266,17 +286,10 @@ def record(
         drafts=tuple(draft(name, index) for index, name in enumerate(names)),
         candidates=tuple(candidates),
         left_out=(Excluded("left out", "about 30 s a candidate"),),
-        pick=pick(winner, [c.name for c in order], rival, candidates),
+        pick=pick,
         warnings=("4 of 20 timings were disturbed",),
         steps=(
-            StepRecord(
-                "imatrix (bundled)",
-                "imatrix",
-                "12" * 32,
-                "ran",
-                9.0,
-                ("llama-imatrix", "-m", "a b"),
-            ),
+            step("imatrix (bundled)", "12" * 32, "llama-imatrix", "-m", "a b"),
             StepRecord("quantize X", "quantize", "34" * 32, "failed", None, (), "it crashed"),
         ),
         slots=parallel_speeds(names[0]) if predicted else (),
@@ -291,61 +304,63 @@ def record(
             skipped=("blk.3.ffn_up_exps.weight",),
             skipped_count=1,
         ),
-        chains=chains,
+        chains=(sampled_chain(names),) if predicted else (),
         factors=(Factors("bundled", 0.962, 0.97, 2),) if predicted else (),
         together=True,
     )
+    return said_of(made)
 
 
-def live_only() -> Record:
-    return record(predicted=False)
+def speedup_of(one: Candidate) -> float:
+    predicted = one.predicted.decode_speedup if one.predicted else None
+    return (one.decode_speedup if one.live is not None else predicted) or 0.0
+
+
+def step(label: str, key: str, *command: str) -> StepRecord:
+    """One that ran; the first word of ``label`` is its kind."""
+    return StepRecord(label, label.partition(" ")[0], key, "ran", 9.0, command)
+
+
+def with_candidates(record: Record, *changed: Candidate) -> Record:
+    """``record`` with these in the places of those of their names, or else last, and the sentence
+    that follows."""
+    known = {c.name: c for c in changed}
+    candidates = [known.pop(c.name, c) for c in record.candidates]
+    return said_of(replace(record, candidates=(*candidates, *known.values())))
+
+
+def said_of(record: Record, **changes: Any) -> Record:
+    """``record`` with these changes of its pick, and the sentence that a build writes."""
+    pick = replace(record.pick, **changes)
+    winner = record.candidate(pick.candidate or "")
+    assert winner is not None
+    sentence = pick_sentence(pick, winner, record.candidates, 0.0)
+    return replace(record, pick=replace(pick, sentence=sentence))
 
 
 def forecast_only() -> Record:
     """Nothing ran live."""
     whole = record()
-    candidates = tuple(
-        replace(
-            c,
-            live=None,
-            prompts=None,
-            speedup=None,
-            speedup_interval=None,
-            decode_speedup=None,
-            predicted=replace(c.predicted, on_live=None, off_by=None, decode_off_by=None)
-            if c.predicted
-            else None,
-        )
+    unseen: dict[str, Any] = dict.fromkeys(("on_live", "off_by", "decode_off_by"))
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("live", "prompts", "speedup", "speedup_interval", "decode_speedup")
+    )
+    candidates = (
+        replace(c, **nothing, predicted=replace(c.predicted, **unseen) if c.predicted else None)
         for c in whole.candidates
     )
-    winner = next(c for c in candidates if c.name == whole.pick.candidate)
-    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
-    return replace(
-        whole,
-        candidates=candidates,
-        factors=(),
-        together=None,
-        pick=replace(whole.pick, value=None, sentence=sentence),
-    )
+    whole = replace(whole, factors=(), together=None, pick=replace(whole.pick, value=None))
+    return with_candidates(whole, *candidates)
 
 
 def easy_half() -> Record:
     """A draft that left after half of the prompts, on which everything is faster."""
-    whole = record()
     hard = CATEGORIES[0]
-    changed = {
-        "no draft": candidate(None),
-        "Q8_0 n_max=4": candidate("Q8_0", 0, 4, slow=(hard,)),
-        "Q4_K_M n_max=4": candidate("Q4_K_M", 0, 4, count=2 * BLOCK),
-    }
-    easy = changed["Q4_K_M n_max=4"]
-    kept = [i for i, name in enumerate(easy.prompts.categories) if name != hard]
     runs = [one for one in requests(179.0, 4, 0.8) if one.category != hard]
-    others = [one for one in requests(100.0) if one.category != hard]
-    found, bare = figures(runs), figures(others)
-    assert len(kept) == len(runs)
-    changed["Q4_K_M n_max=4"] = replace(
-        easy,
+    found = figures(runs)
+    bare = figures([one for one in requests(100.0) if one.category != hard])
+    easy = replace(
+        candidate("Q4_K_M", 0, 4),
         live=found,
         categories=by_category(runs),
         prompts=by_prompt(runs, live=True),
@@ -353,92 +368,43 @@ def easy_half() -> Record:
         decode_speedup=over(found.decode_speed, bare.decode_speed),
         predicted=None,
     )
-    candidates = tuple(changed.get(c.name, c) for c in whole.candidates)
-    winner = next(c for c in candidates if c.name == whole.pick.candidate)
-    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
-    return replace(whole, candidates=candidates, pick=replace(whole.pick, sentence=sentence))
+    return with_candidates(record(), candidate(None), candidate("Q8_0", 0, 4, slow=(hard,)), easy)
 
 
 def two_engines() -> Record:
     """A second engine, whose no draft is the faster one; one draft ran live on it."""
     whole = record(("Q8_0",), (2, 4))
-    fast = [
-        replace(c, name=f"{c.name} (ik)", engine="ik")
-        for c in (candidate(None), *(candidate("Q8_0", 1, n, live=n == 4) for n in (2, 4)))
-    ]
     bare = requests(110.0)
     base = figures(bare)
+    fast = [candidate(None), *(candidate("Q8_0", 1, n, live=n == 4) for n in (2, 4))]
     fast[0] = replace(
         fast[0],
         live=base,
         prompts=by_prompt(bare, live=True),
         predicted=prediction(requests(108.0), requests(108.0), bare, 0),
     )
-    every = [
-        replace(
-            c,
-            speedup=over(c.live.end_to_end_speed, base.end_to_end_speed),
-            decode_speedup=over(c.live.decode_speed, base.decode_speed),
-        )
-        if c.live is not None
-        else c
-        for c in (*whole.candidates, *fast)
-    ]
-    winner = next(c for c in every if c.name == whole.pick.candidate)
-    return replace(
+    every = [*whole.candidates, *(replace(c, name=f"{c.name} (ik)", engine="ik") for c in fast)]
+    for place, one in enumerate(every):
+        if one.live is not None:
+            every[place] = replace(
+                one,
+                speedup=over(one.live.end_to_end_speed, base.end_to_end_speed),
+                decode_speedup=over(one.live.decode_speed, base.decode_speed),
+            )
+    whole = replace(
         whole,
         engines={**whole.engines, "ik": next(iter(whole.engines.values()))},
         drafts=(*whole.drafts, draft("Q8_0", 1, "ik")),
-        candidates=tuple(every),
         factors=(*whole.factors, Factors("ik", 1.02, 1.01, 1)),
-        pick=replace(whole.pick, sentence=pick_sentence(whole.pick, winner, every, 0.0)),
     )
-
-
-def pick(
-    winner: Candidate, ranking: Sequence[str], rival: str, candidates: Sequence[Candidate]
-) -> Pick:
-    """Decided for ``winner``, with the sentence that a build writes."""
-    made = Pick(
-        candidate=winner.name,
-        sentence="",
-        maximize="decode_speed",
-        confidence=CONFIDENCE,
-        margin=0.01,
-        value=winner.live.decode_speed if winner.live else None,
-        ranking=tuple(ranking),
-        excluded=(Excluded("IQ1_S n_max=16", "too large"),),
-        decided=True,
-        leader=winner.name,
-        rival=rival,
-        rival_low=0.93,
-        rival_high=0.98,
-        within={name: 0.97 if name == winner.name else 0.02 for name in ranking},
-        start_sd=0.008,
-    )
-    return replace(made, sentence=pick_sentence(made, winner, candidates, 0.0))
+    return with_candidates(whole, *every)
 
 
 def undecided(record: Record) -> Record:
     """The same with the pair still open."""
-    found = record.candidate(record.pick.candidate or "")
-    assert found is not None
-    open_ = replace(
-        record.pick,
-        decided=False,
-        rival_low=0.985,
-        rival_high=1.031,
-        seconds_to_decide=400.0,
-        within=dict.fromkeys(record.pick.within, 0.4),
-    )
-    sentence = pick_sentence(open_, found, record.candidates, 0.0)
-    return replace(record, pick=replace(open_, sentence=sentence))
-
-
-def _value(one: Candidate) -> float | None:
-    if one.live is not None:
-        return one.decode_speedup
-    return one.predicted.decode_speedup if one.predicted else None
+    within = dict.fromkeys(record.pick.within, 0.4)
+    ends = {"rival_low": 0.985, "rival_high": 1.031}
+    return said_of(record, decided=False, **ends, seconds_to_decide=400.0, within=within)
 
 
 def sampled_chain(names: tuple[str, ...]) -> SampledChain:
@@ -471,7 +437,7 @@ def bare() -> Record:
 SCORED: dict[str, Callable[[], Record]] = {
     "decided": record,
     "undecided": lambda: undecided(record()),
-    "live only": live_only,
+    "live only": lambda: record(predicted=False),
     "forecast only": forecast_only,
     "a part that is easy": easy_half,
     "two engines": two_engines,
@@ -495,9 +461,8 @@ def hostile() -> Record:
     """64 drafts whose names, paths and reasons try to be markup, and figures that cannot be."""
     names = tuple(f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(64))
     whole = record(names, (2, 4, 8))
-    broken = replace(
-        figures(requests(90.0, 4)), decode_speed=None, end_to_end_speed=0.0, prompt_ms=None
-    )
+    known = figures(requests(90.0, 4))
+    broken = replace(known, decode_speed=None, end_to_end_speed=0.0, prompt_ms=None)
     candidates = list(whole.candidates)
     candidates[2] = replace(candidates[2], live=broken)
     candidates[5] = replace(candidates[5], live=None, predicted=None, reason=HOSTILE[0])
@@ -520,3 +485,11 @@ def hostile() -> Record:
         engines={HOSTILE[0]: next(iter(whole.engines.values()))},
         machine=replace(whole.machine, accelerators=HOSTILE),
     )
+
+
+def tables_of(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def plots_of(section: Section) -> list[Plot]:
+    return [block for block in section.blocks if isinstance(block, Plot)]

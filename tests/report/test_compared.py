@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.engines.base import DraftSettings
+from cook.record.record import Record
 from cook.report.compared import (
     at_common_setting,
     best_of_each,
@@ -17,28 +18,24 @@ from cook.report.compared import (
 )
 
 
-def test_live_and_predicted_are_not_mixed(records: ModuleType) -> None:
+def test_live_and_predicted_are_not_mixed(records: ModuleType, record: Record) -> None:
     assert kind_of(records.record(predicted=False)) == "live"
-    record = records.record()
     assert kind_of(record) == "predicted"
     assert len(scored(record, "live")) == 2
     assert len(scored(record, "predicted")) == 9
 
 
-def test_each_draft_at_its_best_setting_best_first(records: ModuleType) -> None:
-    found = best_of_each(records.record(), "predicted")
-    assert [s.draft for s in found] == ["Q8_0", "Q4_K_M", "IQ1_S"]
-    assert {s.candidate.name.partition(" ")[2] for s in found} == {"n_max=4"}
-    speeds = [s.figures.decode_speed or 0 for s in found]
-    assert speeds == sorted(speeds, reverse=True)
+def test_each_draft_at_its_best_setting_best_first(record: Record) -> None:
+    found = [s.candidate.name for s in best_of_each(record, "predicted")]
+    assert found == ["Q8_0 n_max=4", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
 
 
-def test_acceptance_is_compared_at_the_setting_most_drafts_have(records: ModuleType) -> None:
-    chosen, found = at_common_setting(records.record(), "predicted")
-    assert chosen == "draft length 4", "the pick's own, where all are as common"
-    assert len(found) == 3
-    chosen, found = at_common_setting(records.record(), "live")
-    assert (chosen, len(found)) == ("draft length 4", 2)
+def test_acceptance_is_compared_at_the_setting_most_drafts_have(
+    records: ModuleType, record: Record
+) -> None:
+    for kind, count in (("predicted", 3), ("live", 2)):
+        chosen, found = at_common_setting(record, kind)
+        assert (chosen, len(found)) == ("draft length 4", count), "the pick's own"
     assert at_common_setting(records.bare(), "live") == ("", [])
 
 
@@ -51,8 +48,8 @@ def test_a_quant_of_two_engines_is_two_drafts(records: ModuleType) -> None:
     assert draft_of(record, records.candidate("A", engine="gone")) == record.drafts[0]
 
 
-def test_settings_are_told_in_full(records: ModuleType) -> None:
+def test_settings_are_told_in_full(records: ModuleType, record: Record) -> None:
     one = records.candidate("A")
     whole = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
-    assert setting(records.record(), whole) == "draft length 8 n_min=2 p_min=0.5"
-    assert setting(records.record(), records.candidate(None)) == "no draft"
+    assert setting(record, whole) == "draft length 8 n_min=2 p_min=0.5"
+    assert setting(record, records.candidate(None)) == "no draft"
