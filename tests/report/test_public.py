@@ -100,11 +100,6 @@ def test_what_is_no_path_of_a_machine_stays(records: ModuleType, text: str) -> N
     assert public(record).recipe_text == text
 
 
-def test_any_record_is_shown_to_others(records: ModuleType) -> None:
-    for record in (records.bare(), records.hostile()):
-        assert len(public(record).candidates) == len(record.candidates)
-
-
 def test_the_report_command_and_a_publication_tell_no_path(
     records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
