@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from cook.errors import InputError
-from cook.logs.log_figures import LogReport, read_logs, report, spread
+from cook.logs.log_figures import (
+    LogReport,
+    check_plot_path,
+    read_logs,
+    report,
+    spread,
+    write_scatter,
+)
 from cook.logs.requests import LoggedRequest, ServerLog, read_server_log
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
@@ -94,3 +101,19 @@ def test_what_was_not_read_is_said() -> None:
 def test_what_cannot_be_read_is_refused(names: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_logs(names, io.BytesIO())
+
+
+def test_the_scatter_has_a_point_a_request(tmp_path: Path) -> None:
+    three = reported(*(request(4, n, 5, 40.0) for n in (1, 2, 3)))
+    assert write_scatter(three.pairs, tmp_path / "plot.svg") == 3
+    assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="nothing to plot"):
+        write_scatter([], tmp_path / "plot.svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("plot.pdf", r"svg or \.png"), ("none/plot.svg", "is no directory")]
+)
+def test_a_plot_has_its_place_and_form(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_plot_path(tmp_path / name)
