@@ -34,6 +34,6 @@ def test_an_answer_is_read_or_refused_whole() -> None:
     assert isinstance(found, Answer)
     assert found.by_depth == (DepthCount(1, 3, 2),)
     assert isinstance(answer_of({}, {**TIMINGS, "predicted_per_second": 9.0}, Where()), Refused)
-    drafted = {**TIMINGS, "draft_n": 1, "draft_n_accepted": 2}
-    assert isinstance(answer_of({}, drafted, Where()), Refused)
+    for wrong in ({"draft_n": 1, "draft_n_accepted": 2}, {"predicted_n": True}):
+        assert isinstance(answer_of({}, {**TIMINGS, **wrong}, Where()), Refused)
     assert answer_of({"stop": False}, TIMINGS, Where()) is None

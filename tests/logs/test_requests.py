@@ -22,14 +22,16 @@ from cook.logs.requests import LoggedRequest, LogReader, ServerLog, read_server_
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
 
-PROMPT = (
-    "prompt eval time =      11.57 ms /     7 tokens (    1.65 ms per token,   "
-    "605.01 tokens per second)"
-)
-EVAL = (
-    "       eval time =      71.36 ms /    40 tokens (    1.83 ms per token,   "
-    "546.55 tokens per second)"
-)
+
+def timing(what: str, ms: float, n: int, each: float, rate: float) -> str:
+    return (
+        f"{what} time = {ms:10.2f} ms / {n:5d} tokens ({each:8.2f} ms per token, "
+        f"{rate:8.2f} tokens per second)"
+    )
+
+
+PROMPT = timing("prompt eval", 11.57, 7, 1.65, 605.01)
+EVAL = timing("       eval", 71.36, 40, 1.83, 546.55)
 TOTAL = "      total time =      82.93 ms /    47 tokens"
 DRAFT = "draft acceptance = 0.76316 (   29 accepted /    38 generated)"
 RATIO = DRAFT.replace("acceptance =", "acceptance rate =")
@@ -128,7 +130,7 @@ def test_a_block_in_every_wrapping(wrapping: str, slot: str) -> None:
     assert holds_one(read("\n".join(WRAPPINGS[wrapping](slot + line) for line in BLOCK)))
 
 
-WORDINGS: dict[str, tuple[str, ...]] = {
+NO_DRAFT = {
     # llama.cpp, examples/server/server.cpp to 2024-02: LOG_TEE with the function's name.
     "llama.cpp 2023-12 to 2024-02": (f"print_timings: {PROMPT}", f"print_timings: {RUNS}"),
     # 2024-02 to 2024-09, and ik to 2025-12: LOG_INFO with a function and key=value pairs
@@ -139,27 +141,25 @@ WORDINGS: dict[str, tuple[str, ...]] = {
         f"INFO [           print_timings] generation {RUNS.strip()} | "
         'tid="139964472983552" timestamp=1723569622 id_slot=0 id_task=0 t_token_generation=71.36',
     ),
+}
+# llama.cpp pull request 24536, as its branch printed it.
+BRANCH = ", mean acceptance length =  2.92, acceptance rate per position = (0.805)"
+DRAFTED = {
     # llama.cpp from 2024-09 (llama-swap issue 35), and ik from 2026-01: one call, whose first line
     # alone has the slot.
     "llama.cpp 2024-09 on, ik 2026 on": (SLOT, PROMPT, EVAL, TOTAL, "", RATIO),
     "ik, the ratio without its slot": (SLOT + PROMPT, SLOT + EVAL, RATIO),
-    "llama.cpp 2026, a prefix a line": (SLOT + PROMPT, SLOT + EVAL, SLOT + DRAFT),
-    # llama.cpp pull request 24536, as its branch printed it.
-    "llama.cpp 2026-06": (
-        SLOT + PROMPT,
-        SLOT + EVAL,
-        SLOT + DRAFT + ", mean acceptance length =  2.92, acceptance rate per position = (0.805)",
-    ),
+    "llama.cpp 2026-06": (SLOT + PROMPT, SLOT + EVAL, SLOT + DRAFT + BRANCH),
     "llama.cpp 2026-07 on": (SLOT + PROMPT, SLOT + EVAL, SLOT + DRAFT + ", mean len =  3.90"),
     "saved timings alone": (json.dumps(TIMINGS),),
 }
 
 
-@pytest.mark.parametrize("builds", WORDINGS)
+@pytest.mark.parametrize("builds", [*NO_DRAFT, *DRAFTED])
 def test_every_wording(builds: str) -> None:
-    log = read("\n".join(WORDINGS[builds]))
-    drafts = any("acce" in line for line in WORDINGS[builds])
-    assert [figures(r) for r in log.requests] == [ONE if drafts else (*ONE[:3], None, None)]
+    log = read("\n".join(DRAFTED.get(builds) or NO_DRAFT[builds]))
+    expected = ONE if builds in DRAFTED else (*ONE[:3], None, None)
+    assert [figures(r) for r in log.requests] == [expected]
     assert (log.refused, log.unread) == (0, 0)
 
 
@@ -202,20 +202,23 @@ def test_the_encodings_of_windows(encoding: str) -> None:
     assert log.lines == 5
 
 
+def sent(answer: object) -> str:
+    return json.dumps("data: " + json.dumps(answer) + "\n\n")
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
         json.dumps,
         lambda a: json.dumps([a]),
         lambda a: json.dumps(a, indent=2),
-        lambda a: "data: " + json.dumps(a),
-        lambda a: "srv  log_server_r: response: " + json.dumps(a),
+        lambda a: f"data: {json.dumps(a)}",
+        lambda a: f"srv  log_server_r: response: {json.dumps(a)}",
         lambda a: f'VERB [ operator()] data stream | tid="1" to_send={sent(a)}',
         lambda a: (
-            'VERB [ log_server_request] request | request="{\\"x\\":1}" response='
-            + json.dumps(json.dumps(a))
+            f'VERB [ x] request | request="{{\\"x\\":1}}" response={json.dumps(json.dumps(a))}'
         ),
-        lambda a: json.dumps({"msg": "data stream", "to_send": "data: " + json.dumps(a)}),
+        lambda a: json.dumps({"msg": "data stream", "to_send": f"data: {json.dumps(a)}"}),
         lambda a: journal(f"VERB [ x] data stream | to_send={sent(a)}"),
     ],
 )
@@ -225,11 +228,7 @@ def test_an_answer_in_every_wrapping(wrap: Callable[[object], str]) -> None:
     assert log.requests[0].target == "Ling-1T"
 
 
-def sent(answer: object) -> str:
-    return json.dumps("data: " + json.dumps(answer) + "\n\n")
-
-
-def test_a_request_told_twice_is_one() -> None:
+def test_a_request_logged_twice_is_one() -> None:
     answer = json.dumps({"id": "chatcmpl-1", "model": "Ling-1T", "timings": TIMINGS})
     log = read(f"{SLOT}{PROMPT}\n{SLOT}{EVAL}\n{answer}\n{SLOT}{PROMPT}\n")
     assert figures(log.requests[0]) == ONE
@@ -237,16 +236,14 @@ def test_a_request_told_twice_is_one() -> None:
     assert [r.line for r in log.requests] == [1, 4]
 
 
+def timings(chunk: dict[str, object] | None = None, **changes: object) -> str:
+    return json.dumps({**(chunk or {}), "timings": {**TIMINGS, **changes}})
+
+
 def test_chunks_of_one_answer_are_one_request() -> None:
-    chunks = [
-        json.dumps(
-            {"id": "a", "timings": {**TIMINGS, "predicted_n": n, "predicted_per_second": None}}
-        )
-        for n in (2, 20, 40)
-    ]
+    chunks = (timings({"id": "a"}, predicted_n=n, predicted_per_second=None) for n in (2, 20, 40))
     assert holds_one(read("\n".join(chunks)))
-    partial = json.dumps({"stop": False, "content": "x", "timings": {**TIMINGS, "predicted_n": 40}})
-    assert read(partial).requests == ()
+    assert read(timings({"stop": False, "content": "x"})).requests == ()
 
 
 HALF = "draft acceptance = 0.50000 (    1 accepted /     2 generated)"
@@ -285,10 +282,6 @@ def test_the_pair_is_named_as_it_changes() -> None:
     log = read(meta.format("T") + meta.format("T") + meta.format("D2") + block)
     assert [(r.target, r.draft) for r in log.requests] == [("T", "D2")]
     assert read(loads.format("a\x1b]0;b\x07c") + block).requests[0].target.isprintable()
-
-
-def timings(**changes: object) -> str:
-    return json.dumps({"timings": {**TIMINGS, **changes}})
 
 
 @pytest.mark.parametrize(
@@ -346,10 +339,6 @@ def test_what_another_program_or_a_user_wrote_is_neither_read_nor_counted(line: 
     assert (log.requests, log.unread) == ((), 0)
 
 
-def test_a_truth_value_is_no_number_of_tokens() -> None:
-    assert read(timings(predicted_n=True)).requests == ()
-
-
 def test_rates_of_nothing() -> None:
     nothing = "eval time = 0.00 ms / 1 tokens ( 0.00 ms per token, inf tokens per second)"
     r = read(nothing).requests[0]
@@ -392,44 +381,39 @@ def test_a_routers_children() -> None:
     assert {r.target for r in own} == {"target-q8_0"}
 
 
-def test_the_logs_of_the_field() -> None:
-    check_journal(recorded("ik-verbose-2025.log"))
-    check_timings(recorded("ik-2025.log"))
+QWEN, LING = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
+FIELD = [DATA / "ik-verbose-2025.log", DATA / "ik-2025.log"]
+FIELD += [SAMPLES / name for name in ("server-journal-ik.log", "server-timings-ik-old.log")]
+
+
+@pytest.mark.parametrize("path", FIELD, ids=lambda path: path.name)
+def test_the_logs_of_the_field(path: Path) -> None:
+    if not path.is_file():
+        pytest.skip(f"SKIPPED LOUDLY: {path} is not here")
+    found = read(path.read_bytes()).requests
+    if path in FIELD[::2]:
+        assert [
+            (r.target, r.drafted, r.accepted, f"{r.logged_tokens_per_s:.2f}") for r in found
+        ] == [
+            (QWEN, 1492, 1340, "10.74"),
+            (QWEN, 16706, 16375, "12.77"),
+            (LING, 9825, 7384, "8.24"),
+        ]
+    else:
+        assert [r.logged_tokens_per_s for r in found] == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
+        pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
+        assert {(r.target, r.draft) for r in found} == {pair}
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"SKIPPED LOUDLY: {SAMPLES} is not here")
-def test_the_samples_themselves() -> None:
-    checks = {"server-journal-ik.log": check_journal, "server-timings-ik-old.log": check_timings}
-    for path in SAMPLES.iterdir():
-        log = read(path.read_bytes())
-        if path.name in checks:
-            checks[path.name](log)
-        else:
-            assert log.requests == (), path.name
+def test_the_other_samples_of_the_field() -> None:
+    for path in {*SAMPLES.iterdir()} - {*FIELD}:
+        assert read(path.read_bytes()).requests == (), path.name
     sweeps = read((SAMPLES / "sweep-bench-ik.txt").read_bytes()).sweeps
     at_20k = [row.decode_tokens_per_s for rows in sweeps for row in rows if row.n_kv == 20480]
     # The thread's table: 85, 81, 83 and 81 t/s, and 103 with flags that were not deployed.
     assert at_20k == [84.99, 81.44, 81.86, 81.86, 102.61, 82.80, 80.70]
     assert {len(rows) for rows in sweeps} == {8}
-
-
-def check_journal(log: ServerLog) -> None:
-    found = [
-        (r.target, r.drafted, r.accepted, f"{r.logged_tokens_per_s:.2f}") for r in log.requests
-    ]
-    qwen, ling = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
-    assert found == [
-        (qwen, 1492, 1340, "10.74"),
-        (qwen, 16706, 16375, "12.77"),
-        (ling, 9825, 7384, "8.24"),
-    ]
-
-
-def check_timings(log: ServerLog) -> None:
-    rates = [r.logged_tokens_per_s for r in log.requests]
-    assert rates == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
-    pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
-    assert {(r.target, r.draft) for r in log.requests} == {pair}
 
 
 def test_tables_of_sweep_bench() -> None:

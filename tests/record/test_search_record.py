@@ -1,4 +1,4 @@
-"""Searches' records are read as they were written, and told apart from what is none."""
+"""Searches' records are read as they were written; what is none is refused."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from cook.engines.base import DraftSettings
 from cook.record.record import Record
 from cook.report.compared import (
+    Basis,
     at_common_setting,
     best_of_each,
     draft_label,
@@ -33,7 +34,8 @@ def test_each_draft_at_its_best_setting_best_first(record: Record) -> None:
 def test_acceptance_is_compared_at_the_setting_most_drafts_have(
     records: ModuleType, record: Record
 ) -> None:
-    for kind, count in (("predicted", 3), ("live", 2)):
+    counts: tuple[tuple[Basis, int], ...] = (("predicted", 3), ("live", 2))
+    for kind, count in counts:
         chosen, found = at_common_setting(record, kind)
         assert (chosen, len(found)) == ("draft length 4", count), "the pick's own"
     assert at_common_setting(records.bare(), "live") == ("", [])
@@ -48,7 +50,7 @@ def test_a_quant_of_two_engines_is_two_drafts(records: ModuleType) -> None:
     assert draft_of(record, records.candidate("A", engine="gone")) == record.drafts[0]
 
 
-def test_settings_are_told_in_full(records: ModuleType, record: Record) -> None:
+def test_settings_are_given_in_full(records: ModuleType, record: Record) -> None:
     one = records.candidate("A")
     whole = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
     assert setting(record, whole) == "draft length 8 n_min=2 p_min=0.5"

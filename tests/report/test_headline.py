@@ -76,7 +76,7 @@ def test_the_state_of_the_machine_and_how_its_servers_ran(record: Record) -> Non
 
 def test_memory_on_devices_and_another_candidate_s_output(record: Record) -> None:
     assert lines(record)["output"].endswith("without a draft; 1 part at a near tie")
-    on_device = tuple(replace(d, device_bytes=d.memory_bytes // 2) for d in record.drafts)
+    on_device = tuple(replace(d, device_bytes=(d.memory_bytes or 0) // 2) for d in record.drafts)
     silent = tuple(
         replace(c, output=None) if c.name == record.pick.candidate else c for c in record.candidates
     )

@@ -141,7 +141,7 @@ def test_the_finalists_with_the_best_marked(record: SearchRecord) -> None:
     ]
 
 
-def test_how_well_the_models_predict_is_told_with_the_wide_table(record: SearchRecord) -> None:
+def test_how_well_the_models_predict_stands_with_the_wide_table(record: SearchRecord) -> None:
     out, err = printed(shown_search(record), wide=True)
     assert "9 q2_K, 4 q8_0, 3 q4_K" in out
     assert "on 3 others the length was off by 0.4%, at most 0.7%" in err
@@ -191,7 +191,7 @@ def test_a_span_is_held_against_the_best_use_of_a_byte(record: SearchRecord) -> 
     assert first.saved_bytes == 100
     assert first.kld_more == pytest.approx(0.3)
     assert first.share == pytest.approx(2 / 3)
-    assert last.smaller is last.times_price is None
+    assert (last.smaller, last.times_price) == (None, None)
 
 
 @pytest.mark.parametrize(("kld", "times"), [(0.11, 0.05), (0.1, 0.0)])
@@ -208,4 +208,4 @@ def test_what_was_split_or_not_measured_earns_nothing(record: SearchRecord) -> N
     assert {"attention 0-1", "attention 2-3"} <= names
     unknown = tuple(replace(t, kld=None) for t in MANY.types)
     (bare,) = earnings(replace(record, spans=(replace(MANY, chosen="b", types=unknown),)))
-    assert bare.smaller is bare.kld_more is bare.times_price is None
+    assert (bare.smaller, bare.kld_more, bare.times_price) == (None, None, None)

@@ -33,7 +33,7 @@ from cook.report.speedups import (
     speedups_by_category,
 )
 from cook.scoring.compare import common
-from tests.report.records import SCORED, easy_half, tables_of, with_candidates
+from tests.report.records import SCORED, easy_half, of_name, tables_of, with_candidates
 from tests.report.records import record as whole_record
 
 
@@ -148,7 +148,7 @@ def test_requests_of_a_second_pass_are_counted_as_requests(
     """Both passes are of the same prompts."""
     again = []
     for name in ("no draft", "Q8_0 n_max=4", "Q4_K_M n_max=4"):
-        one = record.candidate(name)
+        one = of_name(record, name)
         ids = tuple(f"p{i % records.BLOCK}" for i in range(len(one.prompts.ids)))
         again.append(replace(one, prompts=replace(one.prompts, ids=ids)))
     changed = with_candidates(record, *again)
@@ -156,11 +156,11 @@ def test_requests_of_a_second_pass_are_counted_as_requests(
 
 
 def test_forecasts_of_what_did_not_run_are_multiplied_by_the_printed_factor(record: Record) -> None:
-    guessed = record.candidate("IQ1_S n_max=4")
+    guessed = of_name(record, "IQ1_S n_max=4")
     unscaled = replace(record, factors=())
     for objective, factor in ((WHOLE, 0.97), (DECODE, 0.962)):
         scaled, plain = (speed_of(one, guessed, objective) for one in (record, unscaled))
-        assert scaled.speedup == pytest.approx(factor * plain.speedup)
+        assert scaled.speedup == pytest.approx(factor * (plain.speedup or 0.0))
     assert plain.speedup == pytest.approx(guessed.predicted.decode_speedup)
     by_category = zip(
         *(speedups_by_category(one, guessed) for one in (record, unscaled)), strict=True
@@ -189,7 +189,7 @@ def test_a_category_s_interval_holds_its_ratio(record: Record) -> None:
 
 
 def test_a_block_pairs_with_the_same_block_only(record: Record) -> None:
-    one = record.candidates[2]
+    one = of_name(record, "Q8_0 n_max=4")
     moved = replace(one, prompts=replace(one.prompts, block=(0,) * 12 + (7,) * 12))
     changed = with_candidates(record, moved)
     assert {len(c.each) for c in speedups_by_category(changed, moved)} == {4}

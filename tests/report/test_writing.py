@@ -156,7 +156,7 @@ def test_first_screen_has_pick_why_confidence_speedup_and_command(record: Record
     header = page.partition("<main>")[0]
     words = "".join(Page(header.partition("<body>")[2]).words)
     for wanted in (
-        *(record.pick.candidate, record.pick.sentence, "Decided"),
+        *(str(record.pick.candidate), record.pick.sentence, "Decided"),
         *("1.70x", "1.67 to 1.73 on other such prompts (95%)", "llama-server -m target.gguf"),
     ):
         assert wanted in words

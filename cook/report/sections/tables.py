@@ -219,23 +219,6 @@ def warnings(record: Record) -> Section:
 
 def provenance(record: Record) -> Section:
     """What made this record, so that it can be made again: machine, engines, files, steps."""
-    files = ((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts)
-    steps = ((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps)
-    file_titles, step_titles = ("quant", "size", "key", "file"), ("step", "state", "seconds", "key")
-    blocks: list[Block] = [
-        figures(("what", ""), (row for row in _made(record) if row[1]), title=None, words=("",)),
-        figures(file_titles, files, title="Draft files", words=("key", "file")),
-        figures(step_titles, steps, title="Steps", words=("state", "key")),
-    ]
-    commands = [f"# {s.label}\n{shlex.join(ran_as(s.command))}" for s in record.steps if s.command]
-    if commands:
-        blocks.append(Code("\n\n".join(commands), title="Commands of the steps"))
-    if record.recipe_text:
-        blocks.append(Code(record.recipe_text, title="The recipe"))
-    return Section("provenance", "Provenance", NAMES_NOTE, tuple(blocks))
-
-
-def _made(record: Record) -> list[Cells]:
     machine = record.machine
     rows: list[Cells] = [
         ("recipe", record.recipe),
@@ -258,4 +241,17 @@ def _made(record: Record) -> list[Cells]:
         sampling = f"temperature {record.temperature:g}, at most {record.max_tokens} tokens"
         rows.append(("prompts", f"{record.prompts}, SHA-256 {record.prompts_sha256}"))
         rows.append(("sampling", sampling))
-    return rows
+    files = ((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts)
+    steps = ((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps)
+    file_titles, step_titles = ("quant", "size", "key", "file"), ("step", "state", "seconds", "key")
+    blocks: list[Block] = [
+        figures(("what", ""), (row for row in rows if row[1]), title=None, words=("",)),
+        figures(file_titles, files, title="Draft files", words=("key", "file")),
+        figures(step_titles, steps, title="Steps", words=("state", "key")),
+    ]
+    commands = [f"# {s.label}\n{shlex.join(ran_as(s.command))}" for s in record.steps if s.command]
+    if commands:
+        blocks.append(Code("\n\n".join(commands), title="Commands of the steps"))
+    if record.recipe_text:
+        blocks.append(Code(record.recipe_text, title="The recipe"))
+    return Section("provenance", "Provenance", NAMES_NOTE, tuple(blocks))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from cook.record.record import Draft, Record, TypeSpan
+from cook.record.record import Draft, Record
 from cook.report.canvas import LayerCell, Named, Plot, Sheet, map_plot, shade_of
 from cook.report.compared import (
     best_of_each,
@@ -45,25 +45,23 @@ def types(record: Record) -> Section:
         rows,
         words=("group", "types (tensors a layer)"),
     )
-    maps = [
-        (clipped(name, 34) + (" (the pick)" if name == best else ""), [*map(_cell, mapped[name])])
-        for name in drawn
-    ]
+    maps = []
+    for name in drawn:
+        cells = []
+        for span in mapped[name]:
+            bpw, names = number(span.bpw) or "?", " + ".join(span.types)
+            every = " + ".join(f"{type_name} x{count}" for type_name, count in span.types.items())
+            longest = every if len(span.types) > 1 else names
+            texts = (f"{longest}  {bpw}", f"{names}  {bpw}", bpw)
+            shade = None if span.bpw is None else shade_of(span.bpw)
+            cells.append(LayerCell(span.group, span.first_layer, span.last_layer, shade, texts))
+        maps.append((clipped(name, 34) + (" (the pick)" if name == best else ""), cells))
     plot = map_plot("types", TITLE, table.alt("Bits per weight by layer and tensor group"), maps)
     lead = (
         "Bits per weight and types of the matrices, darker for more bits (lighter on a dark page); "
         "layers that are alike stand as one block. Norms and biases are never quantized."
     )
     return Section("types", TITLE, lead, (plot, *not_drawn(order, drawn), table))
-
-
-def _cell(span: TypeSpan) -> LayerCell:
-    bpw = number(span.bpw) or "?"
-    names = " + ".join(span.types)
-    counts = " + ".join(f"{name} x{count}" for name, count in span.types.items())
-    texts = (f"{counts if len(span.types) > 1 else names}  {bpw}", f"{names}  {bpw}", bpw)
-    shade = None if span.bpw is None else shade_of(span.bpw)
-    return LayerCell(span.group, span.first_layer, span.last_layer, shade, texts)
 
 
 COVERAGE = "Importance matrix"

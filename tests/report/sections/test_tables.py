@@ -22,7 +22,7 @@ from cook.report.sections.tables import (
     warnings,
 )
 from cook.report.show import shown
-from tests.report.records import tables_of
+from tests.report.records import of_name, tables_of
 
 
 def names(found: Sequence[Candidate]) -> list[str]:
@@ -87,7 +87,7 @@ def test_quants_without_a_score(record: Record) -> None:
 def test_replies_are_counted_and_what_was_not_controlled_is_marked(record: Record) -> None:
     row = ("Q8_0 n_max=4", "11/12", "1", "0", "0", "0.040", "57", None)
     assert row in tables_of(output(record))[0].rows
-    winner = record.candidate("Q8_0 n_max=4")
+    winner = of_name(record, "Q8_0 n_max=4")
     stopped = replace(winner, output=replace(winner.output, not_controlled="it ended"))
     found = output(replace(record, candidates=(stopped,)))
     assert Items(("Q8_0 n_max=4: not controlled: it ended",), marked=True) in found.blocks
