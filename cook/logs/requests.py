@@ -288,7 +288,12 @@ class Requests:
         elif isinstance(event, Answer):
             self._answer(event, line)
         elif isinstance(event, Loading):
-            self._load(event)
+            server = event.where.server
+            for where in [w for w in self._pending if w.server == server]:
+                self._add(self._pending.pop(where))
+            if self._of(event.where).outdated_by(event):
+                self._models[server] = _Models()
+            self._models[server].load(event)
         elif isinstance(event, SweepRow):
             self._sweep_rows += 1
             if self._sweep_rows <= _MAX_SWEEP_ROWS:
@@ -297,15 +302,6 @@ class Requests:
                 self.sweeps[-1].append(event)
         elif isinstance(event, Drafting) and len(self.drafters) < _MAX_PROCESSES:
             self.drafters[event.process, event.method] = event
-
-    def _load(self, loading: Loading) -> None:
-        server = loading.where.server
-        if self._pending:
-            for where in [w for w in self._pending if w.server == server]:
-                self._add(self._pending.pop(where))
-        if self._of(loading.where).outdated_by(loading):
-            self._models[server] = _Models()
-        self._models[server].load(loading)
 
     def all(self) -> tuple[LoggedRequest, ...]:
         """Every request, in the order in which they first stand in the log."""

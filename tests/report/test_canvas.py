@@ -165,15 +165,11 @@ def test_a_map_is_as_high_as_its_rows() -> None:
 
 
 def test_blocks_hold_what_has_room() -> None:
-    text = drawn(("one", CELLS))
-    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K", "ffn down"):
+    text = drawn(("one", CELLS[::-1]))
+    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K"):
         assert word in text, word
     assert "no room here" not in text
-    text = drawn(("one", CELLS[::-1]))
     places = [text.index(f">{row}<") for row in ("output", "ffn down", "attention")]
     assert places == sorted(places), "rows are in the order of their first cells"
-
-
-def test_several_maps_stand_next_to_each_other() -> None:
     text = drawn(("one", CELLS), ("other <b>", CELLS[:1]), ("other <b>", CELLS[1:]))
-    assert text.count("other &lt;b&gt;") == 2, "also of one title"
+    assert text.count("other &lt;b&gt;") == 2, "maps stand next to each other, also of one title"

@@ -18,12 +18,14 @@ from cook.report.compared import (
     setting,
 )
 
+KINDS: tuple[Basis, ...] = ("live", "predicted")
 
-def test_live_and_predicted_are_not_mixed(records: ModuleType, record: Record) -> None:
-    assert kind_of(records.record(predicted=False)) == "live"
+
+def test_live_and_predicted_are_not_mixed(record: Record) -> None:
     assert kind_of(record) == "predicted"
-    assert len(scored(record, "live")) == 2
-    assert len(scored(record, "predicted")) == 9
+    both = [c for c in record.candidates if c.live is not None]
+    assert kind_of(replace(record, candidates=tuple(both))) == "live", "where it is even"
+    assert [len(scored(record, kind)) for kind in KINDS] == [2, 9]
 
 
 def test_each_draft_at_its_best_setting_best_first(record: Record) -> None:
@@ -34,10 +36,11 @@ def test_each_draft_at_its_best_setting_best_first(record: Record) -> None:
 def test_acceptance_is_compared_at_the_setting_most_drafts_have(
     records: ModuleType, record: Record
 ) -> None:
-    counts: tuple[tuple[Basis, int], ...] = (("predicted", 3), ("live", 2))
-    for kind, count in counts:
-        chosen, found = at_common_setting(record, kind)
-        assert (chosen, len(found)) == ("draft length 4", count), "the pick's own"
+    found = [at_common_setting(record, kind) for kind in KINDS]
+    assert [(chosen, len(every)) for chosen, every in found] == [
+        ("draft length 4", 2),
+        ("draft length 4", 3),
+    ], "the pick's own"
     assert at_common_setting(records.bare(), "live") == ("", [])
 
 

@@ -18,7 +18,6 @@ from cook.report.texts import (
     perplexity,
     plain,
     tokens_per_s,
-    with_error,
 )
 from cook.scoring.compare import figures
 from tests.report.records import requests
@@ -44,9 +43,7 @@ def test_what_acts_becomes_visible_and_names_are_counted_beyond_some() -> None:
 
 
 def test_a_figure_has_its_error_where_there_is_one() -> None:
-    assert with_error(3.14159, 0.00123) == "3.1416 ± 0.0012"
-    assert with_error(3.14159, None) == "3.1416"
-    assert with_error(None, 0.1) is perplexity(None) is divergence(None) is None
+    assert perplexity(None) is divergence(None) is None
     assert perplexity(QUALITY) == "4.0000 ± 0.0500"
     assert divergence(QUALITY, 5) == "0.01000 ± 0.00100"
     assert divergence(replace(QUALITY, mean_kld_error=None)) == "0.0100"
