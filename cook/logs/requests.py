@@ -268,7 +268,7 @@ def _documents(body: bytes) -> Iterator[object]:
 
 
 class Requests:
-    """Puts the lines of a request together, and the two tellings of one request."""
+    """Puts the lines of a request together, and the two forms in which a log may have it."""
 
     def __init__(self) -> None:
         self.drafters: dict[tuple[str, str], Drafting] = {}

@@ -26,6 +26,7 @@ def test_a_rate_agrees_with_its_tokens_and_time() -> None:
     assert agrees(5, 40.0, 100.0, first_is_free=True, digits=1e-3), "mainline: 4 tokens in 40 ms"
     assert agrees(5, 40.0, 125.0, first_is_free=True, digits=1e-3), "ik: 5 tokens in 40 ms"
     assert not agrees(5, 40.0, 125.0 + 1, first_is_free=True, digits=1e-3)
+    assert not agrees(5, 40.0, 100.0, first_is_free=False, digits=1e-3), "a prompt's first counts"
 
 
 def test_an_answer_is_read_or_refused_whole() -> None:

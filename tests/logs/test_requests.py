@@ -36,6 +36,10 @@ TOTAL = "      total time =      82.93 ms /    47 tokens"
 DRAFT = "draft acceptance = 0.76316 (   29 accepted /    38 generated)"
 RATIO = DRAFT.replace("acceptance =", "acceptance rate =")
 BLOCK = (PROMPT, EVAL, TOTAL, DRAFT)
+STATISTICS = (
+    "statistics draft: #calls(b,g,a) = 1 10 10, #gen drafts = 10, #acc drafts = 9, "
+    "#gen tokens = 38, #acc tokens = 29"
+)
 SLOT = "slot print_timing: id  0 | task 0 | "
 RUNS = EVAL.replace("tokens (", "runs   (")
 TIMINGS = {
@@ -284,7 +288,8 @@ def test_the_pair_is_named_as_it_changes() -> None:
     [
         EVAL.replace("546.55", "999.99"),
         DRAFT.replace("0.76316", "0.86316"),
-        DRAFT.replace("29", "39"),
+        DRAFT.replace("29", "39").replace("0.76316", "1.02632"),
+        STATISTICS.replace("29", "39"),
         timings(draft_n_accepted=39),
         timings(predicted_n=4000),
         timings(predicted_ms=-1),
@@ -327,11 +332,16 @@ def test_what_looks_like_the_engines_and_cannot_be_read_is_counted(line: str) ->
         f'{{"prompt": "my log says {DRAFT}"}}',
         f'srv log_server_r: request: {{"prompt": "my log says\\n{EVAL}"}}',
         f'srv request: {{"prompt": "{EVAL}", "x": "\\"timings\\""}}',
+        f'srv request: {{"prompt": "{STATISTICS}"}}',
     ],
 )
 def test_what_another_program_or_a_user_wrote_is_neither_read_nor_counted(line: str) -> None:
     log = read(line)
-    assert (log.requests, log.unread) == ((), 0)
+    assert (log.requests, log.drafting, log.unread) == ((), (), 0)
+
+
+def test_what_only_begins_like_a_document_is_read_by_lines() -> None:
+    assert holds_one(read("\n".join(["{", *BLOCK])))
 
 
 def test_rates_of_nothing() -> None:

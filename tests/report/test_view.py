@@ -35,7 +35,7 @@ def test_a_whole_record_leaves_nothing_out(record: Record) -> None:
         *("speedups", "gains", "lengths", "perplexity", "divergence", "forecast", "category"),
         *("types", "time", "imatrix", "slots"),
     }
-    shown = [s.id for s in found.shown if not s.folded]
+    shown = [s.id for s in found.shown[:5] if not s.folded]
     assert shown == ["speedups", "lengths", "gains", "warnings"], "what is read first"
 
 

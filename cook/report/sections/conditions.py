@@ -15,7 +15,7 @@ from cook.report.compared import (
     picked,
     picked_draft,
 )
-from cook.report.document import Block, Cells, Items, Section, Text, figures
+from cook.report.document import Block, Cells, Items, Section, figures
 from cook.report.speedups import acceptance_error, speed_interval, speedup_text
 from cook.report.texts import counts, tokens_per_s, with_error
 from cook.units import number, plural
@@ -226,7 +226,7 @@ def in_parallel(record: Record) -> Section:
         "that several slots make, nothing fitted on such runs; filled points ran live. At each "
         "number of slots the draft length is that which is predicted to be best there."
     )
-    return Section("slots", IN_PARALLEL, lead, (plot, *map(Text, answers(speeds)), table))
+    return Section("slots", IN_PARALLEL, lead, (plot, *answers(speeds), table))
 
 
 def best_at(speeds: Sequence[SlotSpeed], slots: int) -> SlotSpeed | None:

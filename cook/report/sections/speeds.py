@@ -17,7 +17,7 @@ from cook.report.compared import (
     picked,
     scored_as,
 )
-from cook.report.document import Cells, Section, Table, Text, figures
+from cook.report.document import Cells, Section, Table, figures
 from cook.report.sections.tables import speeds_table
 from cook.report.speedups import (
     DECODE,
@@ -60,7 +60,7 @@ def by_draft(record: Record) -> Section:
     notes = [f"{note}." for note in speed_notes(record)]
     if len(drafts) > len(rows):
         notes.append(f"{len(drafts) - len(rows)} slower drafts are in the table.")
-    under = (Text(" ".join(notes)),) if notes else ()
+    under = (" ".join(notes),) if notes else ()
     plot = _ratios_plot("speedups", title, table, rows, pick)
     return Section("speedups", title, lead, (plot, *under, table))
 
@@ -192,7 +192,7 @@ def predicted_live(record: Record) -> Section:
     )
     plot = Plot("forecast", FORECAST, table.alt("Predicted and live speed"), draw, height=360)
     notes = [*(f"{note}." for note in factor_notes(record)), *_check_notes(record)]
-    return Section("forecast", FORECAST, lead, (plot, table, *map(Text, notes)))
+    return Section("forecast", FORECAST, lead, (plot, table, *notes))
 
 
 def _check_notes(record: Record) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from cook.record.record import Candidate, Draft, Objective, Record
 from cook.report.commands import ran_as
 from cook.report.compared import label_of
-from cook.report.document import Block, Cells, Code, Items, Section, Table, Text, figures
+from cook.report.document import Block, Cells, Code, Items, Section, Table, figures
 from cook.report.public import NAMES_NOTE
 from cook.report.speedups import DECODE, WHOLE, speed_notes, speed_of, speedup_text
 from cook.report.texts import counts, divergence, perplexity, tokens_per_s
@@ -42,7 +42,7 @@ def candidates(record: Record) -> Section:
     others = [c for c in in_order(record) if c not in first]
     blocks: list[Block] = [candidates_table(record, first)]
     if notes := [f"{note}." for note in speed_notes(record)]:
-        blocks.append(Text(" ".join(notes)))
+        blocks.append(" ".join(notes))
     if others:
         blocks.append(candidates_table(record, others, f"{len(others)} more candidates"))
     lead = "Speedups are t/s over no draft's t/s. The pick is marked; a dash was not measured."
@@ -214,7 +214,7 @@ def warnings(record: Record) -> Section:
         rows = [*reasons.items()][:MOST_REASONS]
         what = f"{len(reasons)} that could not win or did not run"
         blocks.append(figures(("cannot win", "why"), rows, title=what, words=("why",)))
-    return Section("warnings", title, blocks=tuple(blocks or [Text("None.")]))
+    return Section("warnings", title, blocks=tuple(blocks or ["None."]))
 
 
 def provenance(record: Record) -> Section:

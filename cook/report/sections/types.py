@@ -16,7 +16,7 @@ from cook.report.compared import (
     order_of,
     picked_draft,
 )
-from cook.report.document import Block, Cells, Items, Section, Table, Text, figures
+from cook.report.document import Block, Cells, Items, Section, Table, figures
 from cook.report.texts import binary_unit, clipped, divergence, perplexity
 from cook.units import number, size
 
@@ -100,13 +100,13 @@ def coverage(record: Record) -> Section:
         )
         blocks.append(Plot("imatrix", "Experts with data, by layer", alt, draw))
     elif shares:
-        blocks.append(Text("Every expert of every layer saw tokens."))
+        blocks.append("Every expert of every layer saw tokens.")
     else:
-        blocks.append(Text("The model has no experts."))
+        blocks.append("The model has no experts.")
     if found.skipped:
         more = found.skipped_count - len(found.skipped)
         names = [*found.skipped, *([f"and {more} more"] if more > 0 else [])]
-        blocks += [Text("Tensors without any data:"), Items(tuple(names))]
+        blocks += ["Tensors without any data:", Items(tuple(names))]
     lead = "Experts that saw no token of the calibration text are quantized blindly."
     return Section("imatrix", COVERAGE, lead, tuple(blocks))
 
@@ -161,7 +161,7 @@ def quality(record: Record) -> Section:
             alt = table.only(("quant", "size", column)).alt(f"{title} against file size")
             blocks.append(_quality_plot(record, name, title, measured[name], alt))
         else:
-            blocks.append(Text(f"{title}: not measured in this record."))
+            blocks.append(f"{title}: not measured in this record.")
     lead = (
         "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
         "better than. Neither figure says how much a target accepts: see acceptance by category."

@@ -8,7 +8,7 @@ import pytest
 
 from cook.formats.sampling import Sampling
 from cook.record.record import Record, SampledChain
-from cook.report.document import Items, Text
+from cook.report.document import Items
 from cook.report.sections.conditions import answers, best, best_at, gain, in_parallel, other_chains
 from tests.report.records import tables_of
 
@@ -55,7 +55,7 @@ def test_each_number_of_slots_has_its_own_best_length(record: Record) -> None:
         "4 slots: not worth it: n_max=2 gives 0.95x of no draft, live.",
     ]
     assert answers(record.slots) == lines
-    assert [block.text for block in found.blocks if isinstance(block, Text)] == lines
+    assert [block for block in found.blocks if isinstance(block, str)] == lines
 
 
 def test_live_is_never_over_predicted(record: Record) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.record.record import Candidate, Record
-from cook.report.document import Code, Items, Table, Text
+from cook.report.document import Code, Items, Table
 from cook.report.sections.tables import (
     FIRST,
     SHOWN,
@@ -99,7 +99,7 @@ def test_failed_steps_come_before_warnings_and_then_who_could_not_win(records: M
     assert warned == Items(("4 of 20 timings were disturbed",), marked=True)
     assert isinstance(table, Table)
     assert table.rows[0] == ("IQ1_S n_max=16", "too large")
-    assert warnings(records.bare()).blocks == (Text("None."),)
+    assert warnings(records.bare()).blocks == ("None.",)
 
 
 def test_commands_and_the_recipe_are_there_to_be_copied(record: Record) -> None:
