@@ -332,7 +332,7 @@ def test_what_looks_like_the_engines_and_cannot_be_read_is_counted(line: str) ->
         f'{{"prompt": "my log says {DRAFT}"}}',
         f'srv log_server_r: request: {{"prompt": "my log says\\n{EVAL}"}}',
         f'srv request: {{"prompt": "{EVAL}", "x": "\\"timings\\""}}',
-        f'srv request: {{"prompt": "{STATISTICS}"}}',
+        f'[1] he wrote: "my log says {STATISTICS}"',
     ],
 )
 def test_what_another_program_or_a_user_wrote_is_neither_read_nor_counted(line: str) -> None:
