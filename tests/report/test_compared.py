@@ -10,7 +10,6 @@ from cook.record.record import Record
 from cook.report.compared import (
     Basis,
     at_common_setting,
-    best_of_each,
     draft_label,
     draft_of,
     kind_of,
@@ -26,11 +25,6 @@ def test_live_and_predicted_are_not_mixed(record: Record) -> None:
     both = [c for c in record.candidates if c.live is not None]
     assert kind_of(replace(record, candidates=tuple(both))) == "live", "where it is even"
     assert [len(scored(record, kind)) for kind in KINDS] == [2, 9]
-
-
-def test_each_draft_at_its_best_setting_best_first(record: Record) -> None:
-    found = [s.candidate.name for s in best_of_each(record, "predicted")]
-    assert found == ["Q8_0 n_max=4", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
 
 
 def test_acceptance_is_compared_at_the_setting_most_drafts_have(
