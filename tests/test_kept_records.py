@@ -3,7 +3,7 @@
 ``tests/data/records`` holds what real runs on the bundled engine left, with paths of no machine:
 records of the demo, of a build under a sampling target and of a small live score, a sweep's history
 and cell, a trace. They were made on 26 November 2026; what records got later is null or empty.
-COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts anew, never the documents.
+COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts again, never the documents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +64,9 @@ def test_the_records_hold_what_the_reports_show() -> None:
         assert record.noise
         assert sum(c.live is not None for c in record.candidates) >= 3
         assert any(c.counts is not None and c.output is not None for c in record.candidates)
+    assert [record.pick.maximize for record in (demo, sampled, live)] == [
+        *("end_to_end_speed", "acceptance_length", "decode_speed")
+    ]
     assert all(c.predicted is not None for c in demo.candidates)
     assert any(c.predicted and c.predicted.rejection for c in sampled.candidates)
     assert len({c.cache_type for c in sampled.candidates if c.draft}) == 2
@@ -76,32 +78,22 @@ def test_the_records_hold_what_the_reports_show() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_report_of_a_record_says_what_it_said(
+def test_what_is_shown_of_a_record_is_what_was_shown(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = RECORDS / f"{name}.json"
-    page = tmp_path / "report.html"
+    kept, page = RECORDS / f"{name}.json", tmp_path / "report.html"
+    record = read_record(kept)
     assert main(["report", str(kept), "--html", str(page)]) == 0
     written = page.read_text(encoding="utf-8")
-    assert str(read_record(kept).pick.candidate) in written
+    assert str(record.pick.candidate) in written
     assert written.count("<svg") >= 4
     capsys.readouterr()
     assert main(["report", str(kept), "--markdown", "-"]) == 0
     check(capsys.readouterr().out, RECORDS / f"{name}.md")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_card_of_a_record_says_what_it_said(name: str) -> None:
-    record = read_record(RECORDS / f"{name}.json")
     files = {d.quant: (f"Model-{d.quant}.gguf",) for d in record.drafts}
     facts = CardFacts("Model", files, "org/model", "mit", imatrix="imatrix.gguf")
     check(card(record, facts), RECORDS / f"{name}.card.md")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_build_prints_of_a_record_is_what_it_printed(name: str) -> None:
-    text = json.dumps(plain(shown(read_record(RECORDS / f"{name}.json"))), indent=1)
-    check(text + "\n", RECORDS / f"{name}.printed.json")
+    check(json.dumps(plain(shown(record)), indent=1) + "\n", RECORDS / f"{name}.printed.json")
 
 
 def test_a_history_is_read_and_written_as_it_was(tmp_path: Path) -> None:
@@ -120,10 +112,10 @@ def test_a_record_is_compared_with_the_night_that_was_made_of_it(
     """The gates judge the same figures a day later against themselves: nothing got worse."""
     later = values(RECORDS / "live.json") | {"created": "2027-01-01T00:00:00Z"}
     (tmp_path / "later.json").write_text(json.dumps(later), encoding="utf-8")
-    told = ("--against", str(RECORDS / "history.jsonl"), "--json")
-    assert main(["report", str(tmp_path / "later.json"), *told]) == 0
-    against = json.loads(capsys.readouterr().out)["against"]
-    check(json.dumps(against, indent=1) + "\n", RECORDS / "live.against.json")
+    against = ("--against", str(RECORDS / "history.jsonl"), "--json")
+    assert main(["report", str(tmp_path / "later.json"), *against]) == 0
+    found = json.loads(capsys.readouterr().out)["against"]
+    check(json.dumps(found, indent=1) + "\n", RECORDS / "live.against.json")
 
 
 def test_a_cell_is_read_and_written_as_it_was(tmp_path: Path) -> None:
@@ -139,18 +131,6 @@ def test_a_trace_is_read_as_it_was() -> None:
     document["header"] = trace.header.model_dump(mode="json")
     document["tokens"] = [[reply.head.id, reply.tokens.tolist()] for reply in trace]
     check(json.dumps(document, indent=1) + "\n", RECORDS / "target.trace.json")
-
-
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield name
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
-        yield value
 
 
 def test_no_path_of_a_machine_is_among_them() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.report.canvas import Plot, Sheet, svg_file
 from cook.report.public import public
-from cook.report.sections import category, conditions, lengths
+from cook.report.sections import conditions, lengths
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -122,7 +122,7 @@ def plots(record: Record) -> dict[str, Plot]:
     draft = shown_draft(record)
     cycles = cycles_of(record, draft)
     found = {"balance": balance(cycles, draft), "spent": spent(cycles, draft)}
-    for section in (lengths.section, category.section, conditions.in_parallel):
+    for section in (lengths.section, conditions.acceptance, conditions.in_parallel):
         made = section(record)
         found |= {b.name: b for b in made.blocks if isinstance(b, Plot)}
     return found

@@ -41,11 +41,9 @@ def command(
     """
     import sys
 
-    from cook.logs.log_figures import read_logs
+    from cook.logs.log_figures import check_plot_path, read_logs, write_scatter
 
     if plot is not None:
-        from cook.logs.scatter import check_plot_path, write_scatter
-
         check_plot_path(plot)
     report = read_logs(files, sys.stdin.buffer)
     for warning in report.warnings:

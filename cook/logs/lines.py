@@ -3,12 +3,13 @@
 The engine's own words count wherever a log collector put them: behind the prefix of a router's
 child, journald, a container, syslog or ``grep -n``, in a quoted field, or in the text of a JSON log
 line. What a user pasted into a prompt stands inside a JSON string and is never read. Figures that
-contradict each other (a rate that is not tokens over time) are refused whole, and a line with the
-engine's words that cannot be read is :class:`Unread`, so that it is counted.
+contradict each other (a rate that is not tokens over time) are refused whole, and so is a line with
+the engine's words that cannot be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -104,18 +105,14 @@ class SweepRow:
 
 
 class Refused(NamedTuple):
-    """A line whose figures contradict each other; ``why`` says how."""
+    """A line whose figures contradict each other, and how; or, ``unread``, one with the engine's
+    words for a request's figures that could not be read, as it stands."""
 
     why: str
+    unread: bool = False
 
 
-class Unread(NamedTuple):
-    """A line with the engine's words for a request's figures that could not be read."""
-
-    text: str
-
-
-Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused | Unread
+Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused
 
 
 @lru_cache(maxsize=1024)
@@ -278,7 +275,7 @@ def _text(rest: str, where: Where, prefix: _Prefix, before: str) -> Iterable[Eve
             return ()
         match = (_TIMES if first == "eva" else _SHARE).match(rest)
         if match is None or not prefix.readable:
-            return (Unread(readable(before + rest)),)
+            return (Refused(readable(before + rest), unread=True),)
         if first == "eva":
             return (_timing(rest, match, where, prefix.prompt),)
         return (_acceptance(match, where),)
@@ -294,8 +291,18 @@ def _text(rest: str, where: Where, prefix: _Prefix, before: str) -> Iterable[Eve
     if first[:1] == "|" and (match := _ROW.match(rest)) and not rest[match.end() :].strip():
         return (_sweep(match),)
     if first == "sta" and (match := TOTALS.match(rest)):
-        return (_drafter(rest, match, where),)
+        drafted, accepted = int(match["drafted"]), int(match["accepted"])
+        if accepted > drafted:
+            return (Refused(_too_many(accepted, drafted)),)
+        duration = _DURATION.search(rest, match.end(), match.end() + 4096)
+        draft_ms = float(duration[1]) if duration else None
+        counts = int(match["drafts"]), drafted, accepted
+        return (Drafting(where.server, match["name"], *counts, draft_ms),)
     return ()
+
+
+def _too_many(accepted: int, drafted: int) -> str:
+    return f"{accepted} tokens accepted of {drafted} drafted"
 
 
 def document_events(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Event]:
@@ -320,7 +327,11 @@ def document_events(document: Any, where: Where, depth: int = _NESTING) -> Itera
     if isinstance(slot, int) and isinstance(task, int):
         where = Where(where.server, f"{slot}/{task}")
     for key in _TEXT_KEYS:
-        if isinstance(text := _log_text(document.get(key)), str):
+        text = document.get(key)
+        if isinstance(text, list):  # journald's, of control characters
+            with contextlib.suppress(TypeError, ValueError):
+                text = bytes(text).decode("utf-8", "replace")
+        if isinstance(text, str):
             yield from _message(text, where, depth)
             return
     for key in _INNER_KEYS:
@@ -337,16 +348,6 @@ def _message(text: Any, where: Where, depth: int) -> Iterator[Event]:
             yield from _events(line[: found.start()], line[found.start() :], where, depth - 1)
 
 
-def _log_text(value: Any) -> str | None:
-    """A log field's text, also where it is a list of bytes (journald's, of control characters)."""
-    if isinstance(value, list):
-        try:
-            return bytes(value).decode("utf-8", "replace")
-        except (TypeError, ValueError):
-            return None
-    return value if isinstance(value, str) else None
-
-
 def _sweep(row: re.Match[str]) -> Event:
     pp, tg, n_kv = (int(row[i]) for i in (1, 2, 3))
     pp_s, pp_rate, tg_s, tg_rate = (float(row[i]) for i in (4, 5, 6, 7))
@@ -354,17 +355,6 @@ def _sweep(row: re.Match[str]) -> Event:
         if not agrees(n, 1000 * s, rate, first_is_free=False, digits=0.6):
             return Refused(f"{n} tokens in {s:g} s are not {rate:g} t/s")
     return SweepRow(n_kv, pp, pp_s, pp_rate, tg, tg_s, tg_rate)
-
-
-def _drafter(rest: str, totals: re.Match[str], where: Where) -> Event:
-    drafted, accepted = int(totals["drafted"]), int(totals["accepted"])
-    if accepted > drafted:
-        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
-    duration = _DURATION.search(rest, totals.end(), totals.end() + 4096)
-    draft_ms = float(duration[1]) if duration else None
-    return Drafting(
-        where.server, totals["name"], int(totals["drafts"]), drafted, accepted, draft_ms
-    )
 
 
 def _timing(rest: str, match: re.Match[str], where: Where, prompt: bool) -> Event:
@@ -382,7 +372,7 @@ def _timing(rest: str, match: re.Match[str], where: Where, prompt: bool) -> Even
 def _acceptance(match: re.Match[str], where: Where) -> Event:
     share, accepted, drafted = match[1], int(match[2]), int(match[3])
     if accepted > drafted or drafted == 0:
-        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
+        return Refused(_too_many(accepted, drafted))
     if abs(accepted / drafted - float(share)) > 1.1 * 10.0 ** -len(share.partition(".")[2]):
         return Refused(f"{accepted} of {drafted} is not {share}")
     return Acceptance(where, drafted, accepted)
@@ -403,7 +393,7 @@ def answer_of(document: dict[str, Any], timings: dict[str, Any], where: Where) -
     if drafted is None or accepted is None:
         drafted = accepted = None
     elif accepted > drafted:
-        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
+        return Refused(_too_many(accepted, drafted))
     name, model = document.get("id"), document.get("model")
     return Answer(
         where=where,

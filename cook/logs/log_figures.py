@@ -2,27 +2,36 @@
 
 Ratios are given twice: averaged over requests (each request counts alike, whatever its length),
 and of the totals (each token counts alike). A long answer with a poor draft pulls the second
-down and hardly moves the first; the second is what a user waits for.
+down and hardly moves the first; the second is what a user waits for. The scatter has a point a
+request, acceptance against decode speed, and a colour a pair.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from cook.engines.server_api import DepthCount
 from cook.errors import InputError
+from cook.files import atomic_write
 from cook.logs.lines import Drafting, SweepRow
 from cook.logs.requests import LoggedRequest, ServerLog, read_server_log
 from cook.scoring.totals import Share, Total, total
 from cook.units import plural
 
+if TYPE_CHECKING:
+    from cook.report.canvas import Sheet
+
 CONFIDENCE = 0.95
 STDIN = "-"
+SUFFIXES = (".svg", ".png")
+MOST_PAIRS = 16
+MOST_POINTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,18 @@ def read_logs(names: Sequence[str], stdin: BinaryIO) -> LogReport:
     """Read the logs called ``names`` (``-``: ``stdin``). InputError for one that can't be read."""
     if names.count(STDIN) > 1:
         raise InputError("standard input can be read once only")
-    logs = [(name if name != STDIN else "stdin", _read(name, stdin)) for name in names]
+    logs = []
+    for name in names:
+        if name == STDIN:
+            logs.append(("stdin", read_server_log(stdin)))
+            continue
+        try:
+            with Path(name).expanduser().open("rb") as stream:
+                logs.append((name, read_server_log(stream)))
+        except OSError as error:
+            raise InputError(f"{name}: {error.strerror or error}") from None
+        except ValueError:  # a NUL in the name
+            raise InputError(f"{name!r}: bad file name") from None
     return report(logs)
 
 
@@ -111,36 +131,23 @@ def report(logs: Sequence[tuple[str, ServerLog]]) -> LogReport:
             alone = request.draft is None and (len(logs) > 1 or request.target is None)
             key = (request.target, request.draft, name if alone else None)
             groups.setdefault(key, []).append(replace(request, file=name))
+    files = (
+        LogFile(
+            file=name,
+            lines=log.lines,
+            requests=len(log.requests),
+            refused=log.refused,
+            too_long=log.too_long,
+            unread=log.unread,
+            drafting=log.drafting,
+            sweeps=log.sweeps,
+        )
+        for name, log in logs
+    )
     return LogReport(
-        files=tuple(_file(name, log) for name, log in logs),
+        files=tuple(files),
         pairs=tuple(_pair(*key, members) for key, members in groups.items()),
         warnings=tuple(_warnings(logs)),
-    )
-
-
-def _read(name: str, stdin: BinaryIO) -> ServerLog:
-    if name == STDIN:
-        return read_server_log(stdin)
-    try:
-        with Path(name).expanduser().open("rb") as stream:
-            return read_server_log(stream)
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}") from None
-    except ValueError:  # a NUL in the name
-        raise InputError(f"{name!r}: bad file name") from None
-
-
-def _file(name: str, log: ServerLog) -> LogFile:
-    requests = len(log.requests)
-    return LogFile(
-        name,
-        log.lines,
-        requests,
-        log.refused,
-        log.too_long,
-        log.unread,
-        log.drafting,
-        log.sweeps,
     )
 
 
@@ -176,81 +183,75 @@ def _warnings(logs: Sequence[tuple[str, ServerLog]]) -> list[str]:
     return warnings
 
 
-_Parts = tuple[float, float] | None
+_FIGURES = {
+    "acceptance": ("", 0.0, 1.0),
+    "tokens a cycle": ("", 1.0, math.inf),
+    "decode speed": ("t/s", 0.0, math.inf),
+    "decode speed as logged": ("t/s", 0.0, math.inf),
+    "end-to-end speed": ("t/s", 0.0, math.inf),
+    "prompt speed": ("t/s", 0.0, math.inf),
+}
+"""Figure -> its unit, and the least and the most that it can be."""
 
 
-def _acceptance(request: LoggedRequest) -> _Parts:
-    if not request.drafted or request.accepted is None:
-        return None
-    return float(request.accepted), float(request.drafted)
-
-
-def _length(request: LoggedRequest) -> _Parts:
-    """Tokens a cycle; the cycles follow from emitted = 1 + accepted + cycles."""
-    n, accepted = request.predicted_n, request.accepted
-    if n is None or accepted is None or n - 1 <= accepted:
-        return None
-    return float(n - 1), float(n - 1 - accepted)
-
-
-def _decode(request: LoggedRequest) -> _Parts:
-    n, ms = request.predicted_n, request.predicted_ms
-    return (float(n - 1), ms / 1000) if n is not None and n > 1 and ms else None
-
-
-def _logged(request: LoggedRequest) -> _Parts:
-    rate, ms = request.logged_tokens_per_s, request.predicted_ms
-    return (rate * ms / 1000, ms / 1000) if rate and ms else None
-
-
-def _prompt(request: LoggedRequest) -> _Parts:
-    n, ms = request.prompt_n, request.prompt_ms
-    return (float(n), ms / 1000) if n and ms else None
-
-
-def _end_to_end(request: LoggedRequest) -> _Parts:
-    decode, ms = _decode(request), request.prompt_ms
-    return (decode[0], decode[1] + ms / 1000) if decode is not None and ms is not None else None
-
-
-_FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float, float], ...] = (
-    ("acceptance", "", _acceptance, 0.0, 1.0),
-    ("tokens a cycle", "", _length, 1.0, math.inf),
-    ("decode speed", "t/s", _decode, 0.0, math.inf),
-    ("decode speed as logged", "t/s", _logged, 0.0, math.inf),
-    ("end-to-end speed", "t/s", _end_to_end, 0.0, math.inf),
-    ("prompt speed", "t/s", _prompt, 0.0, math.inf),
-)
+def _parts(request: LoggedRequest) -> dict[str, tuple[float, float]]:
+    """The numerator and the denominator of each figure that the request has."""
+    n, ms, accepted = request.predicted_n, request.predicted_ms, request.accepted
+    found: dict[str, tuple[float, float]] = {}
+    if request.drafted and accepted is not None:
+        found["acceptance"] = float(accepted), float(request.drafted)
+    if n is not None and accepted is not None and n - 1 > accepted:
+        # The cycles follow from emitted = 1 + accepted + cycles.
+        found["tokens a cycle"] = float(n - 1), float(n - 1 - accepted)
+    if n is not None and n > 1 and ms:
+        found["decode speed"] = float(n - 1), ms / 1000
+        if request.prompt_ms is not None:
+            found["end-to-end speed"] = float(n - 1), ms / 1000 + request.prompt_ms / 1000
+    if request.logged_tokens_per_s and ms:
+        found["decode speed as logged"] = request.logged_tokens_per_s * ms / 1000, ms / 1000
+    if request.prompt_n and request.prompt_ms:
+        found["prompt speed"] = float(request.prompt_n), request.prompt_ms / 1000
+    return found
 
 
 def _pair(
     target: str | None, draft: str | None, file: str | None, requests: Sequence[LoggedRequest]
 ) -> Pair:
-    found = (_figure(*spec, requests) for spec in _FIGURES)
+    figures = []
+    every = [_parts(request) for request in requests]
+    for name, (unit, least, most) in _FIGURES.items():
+        parts = [found[name] for found in every if name in found]
+        whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, least=least, most=most)
+        if whole is not None:
+            figures.append(PairFigure(name, unit, spread([a / b for a, b in parts]), whole))
+    counts: dict[int, tuple[int, int]] = {}
+    for request in requests:
+        for at in request.by_depth:
+            drafted, accepted = counts.get(at.depth, (0, 0))
+            counts[at.depth] = drafted + at.drafted, accepted + at.accepted
+    correlation = None
+    points = _points(requests)
+    if len(points) >= 3:
+        with contextlib.suppress(statistics.StatisticsError):  # one is the same everywhere
+            correlation = statistics.correlation(*zip(*points, strict=True))
     return Pair(
         target=target,
         draft=draft,
         file=file,
-        figures=tuple(figure for figure in found if figure is not None),
-        correlation=_correlation(requests),
-        by_depth=_by_depth(requests),
+        figures=tuple(figures),
+        correlation=correlation,
+        by_depth=tuple(DepthCount(depth, *counts[depth]) for depth in sorted(counts)),
         requests=tuple(requests),
     )
 
 
-def _figure(
-    name: str,
-    unit: str,
-    parts_of: Callable[[LoggedRequest], _Parts],
-    least: float,
-    most: float,
-    requests: Sequence[LoggedRequest],
-) -> PairFigure | None:
-    parts = [p for request in requests if (p := parts_of(request)) is not None]
-    whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, least=least, most=most)
-    if whole is None:
-        return None
-    return PairFigure(name, unit, spread([a / b for a, b in parts]), whole)
+def _points(requests: Sequence[LoggedRequest]) -> list[tuple[float, float]]:
+    """Acceptance and decode speed of each request that has both."""
+    return [
+        (acceptance, speed)
+        for r in requests
+        if (acceptance := r.acceptance) is not None and (speed := r.decode_tokens_per_s) is not None
+    ]
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -265,24 +266,49 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def _correlation(requests: Sequence[LoggedRequest]) -> float | None:
-    both = [
-        (a, s)
-        for r in requests
-        if (a := r.acceptance) is not None and (s := r.decode_tokens_per_s) is not None
-    ]
-    if len(both) < 3:
-        return None
-    try:
-        return statistics.correlation([a for a, _ in both], [s for _, s in both])
-    except statistics.StatisticsError:  # one of them is the same everywhere
-        return None
+def check_plot_path(path: Path) -> None:
+    """InputError where a plot cannot be written to ``path``."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: a plot is .svg or .png")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path.absolute().parent} is no directory")
 
 
-def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[DepthCount, ...]:
-    counts: dict[int, tuple[int, int]] = {}
-    for request in requests:
-        for at in request.by_depth:
-            drafted, accepted = counts.get(at.depth, (0, 0))
-            counts[at.depth] = drafted + at.drafted, accepted + at.accepted
-    return tuple(DepthCount(depth, *counts[depth]) for depth in sorted(counts))
+def write_scatter(pairs: Sequence[Pair], path: Path) -> int:
+    """Draw ``pairs`` into ``path``; the number of points. InputError where there is none."""
+    from cook.report.canvas import Plot, label, png, svg_file
+
+    series = [(pair, points) for pair in pairs if (points := _points(pair.requests))]
+    if not series:
+        raise InputError(
+            "nothing to plot: no request has both draft counts and a decode time",
+            hint="acceptance is logged when the server drafts; see `cook logs` without --plot",
+        )
+    drawn = series[:MOST_PAIRS]
+    count = sum(len(points) for _, points in drawn)
+    alt = "Acceptance against decode speed, a point a request: " + "; ".join(
+        f"{pair.name}, {len(points)} requests" for pair, points in drawn
+    )
+
+    def draw(sheet: Sheet) -> None:
+        axes = sheet.axes("acceptance, % of drafted tokens", "decode speed, t/s")
+        for index, (pair, points) in enumerate(drawn):
+            colour, marker = sheet.series(index)
+            shown = points[:: -(-len(points) // MOST_POINTS)]
+            axes.scatter(
+                [100 * acceptance for acceptance, _ in shown],
+                [speed for _, speed in shown],
+                s=18,
+                color=colour,
+                marker=marker,
+                alpha=0.75,
+                linewidths=0,
+                label=label(f"{pair.name} (n={len(points)})", 48),
+            )
+        sheet.legend(axes, len(drawn))
+
+    plot = Plot("log-scatter", "Acceptance and speed by request", alt, draw, 420, width="full")
+    image = png(plot) if path.suffix.lower() == ".png" else svg_file(plot).encode()
+    with atomic_write(path) as file:
+        file.write(image)
+    return count

@@ -29,7 +29,6 @@ from cook.logs.lines import (
     Refused,
     SweepRow,
     Timing,
-    Unread,
     Where,
     document_events,
     events_of,
@@ -230,9 +229,9 @@ class LogReader:
         self._lines += block.count(b"\n", counted)
 
     def _take(self, event: Event, line: int) -> None:
-        if isinstance(event, Unread):
+        if isinstance(event, Refused) and event.unread:
             self._unread += 1
-            self._first_unread = self._first_unread or Suspect(line, event.text)
+            self._first_unread = self._first_unread or Suspect(line, event.why)
         elif isinstance(event, Refused):
             self._refused += 1
             if len(self._suspects) < _MAX_REFUSED:
@@ -269,7 +268,7 @@ def _documents(body: bytes) -> Iterator[object]:
 
 
 class Requests:
-    """Puts the lines of a request together, and the two tellings of one request."""
+    """Puts the lines of a request together, and the two forms in which a log may have it."""
 
     def __init__(self) -> None:
         self.drafters: dict[tuple[str, str], Drafting] = {}
@@ -289,31 +288,23 @@ class Requests:
         elif isinstance(event, Answer):
             self._answer(event, line)
         elif isinstance(event, Loading):
-            self._load(event)
+            server = event.where.server
+            for where in [w for w in self._pending if w.server == server]:
+                self._add(self._pending.pop(where))
+            if self._of(event.where).outdated_by(event):
+                self._models[server] = _Models()
+            self._models[server].load(event)
         elif isinstance(event, SweepRow):
-            self._sweep(event)
+            self._sweep_rows += 1
+            if self._sweep_rows <= _MAX_SWEEP_ROWS:
+                if not self.sweeps or event.n_kv <= self.sweeps[-1][-1].n_kv:
+                    self.sweeps.append([])
+                self.sweeps[-1].append(event)
         elif isinstance(event, Drafting) and len(self.drafters) < _MAX_PROCESSES:
             self.drafters[event.process, event.method] = event
 
-    def _sweep(self, row: SweepRow) -> None:
-        self._sweep_rows += 1
-        if self._sweep_rows > _MAX_SWEEP_ROWS:
-            return
-        if not self.sweeps or row.n_kv <= self.sweeps[-1][-1].n_kv:
-            self.sweeps.append([])
-        self.sweeps[-1].append(row)
-
-    def _load(self, loading: Loading) -> None:
-        server = loading.where.server
-        if self._pending:
-            for where in [w for w in self._pending if w.server == server]:
-                self._add(self._pending.pop(where))
-        if self._of(loading.where).outdated_by(loading):
-            self._models[server] = _Models()
-        self._models[server].load(loading)
-
     def all(self) -> tuple[LoggedRequest, ...]:
-        """Every request, in the order in which the log first tells of them."""
+        """Every request, in the order in which they first stand in the log."""
         while self._pending:
             self._close_oldest()
         return tuple(sorted(self._found, key=lambda request: request.line))
@@ -465,10 +456,5 @@ class _Models:
             seen.append(loading.name)
 
     def pair(self) -> tuple[str | None, str | None]:
-        target = self.target or _nth(self.files, 0) or _nth(self.names, 0)
-        draft = self.draft or _nth(self.files, 1) or _nth(self.names, 1)
-        return target, draft
-
-
-def _nth(items: list[str], index: int) -> str | None:
-    return items[index] if index < len(items) else None
+        files, names = ([*known, None, None] for known in (self.files, self.names))
+        return self.target or files[0] or names[0], self.draft or files[1] or names[1]

@@ -318,7 +318,7 @@ def _draw(plot: Plot, colours: Colours, form: str, **how: Any) -> bytes:
     # "default" first: a reader's own matplotlibrc (LaTeX, sizes) is not what was designed here.
     styles: list[Any] = ["default", PAGE / "report.mplstyle", {**themed, "svg.hashsalt": plot.name}]
     with warnings.catch_warnings(), style.context(styles):
-        # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
+        # Scripts that are not in DejaVu are drawn by the reader's browser, not by matplotlib.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message=".*(constrained_layout|layout engine).*")
         figure = Figure(figsize=size, layout="constrained")

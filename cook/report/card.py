@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from cook.formats.naming import model_stem
 from cook.formats.quant_types import Flavour
 from cook.record.record import Draft, Record
-from cook.report.candidates import QUALITY, REPLAYED, quality_cells, speeds_table
 from cook.report.commands import (
     imatrix_step,
     making_steps,
@@ -28,6 +27,7 @@ from cook.report.commands import (
 from cook.report.compared import at_common_setting, kind_of, picked
 from cook.report.document import Cells, Table, figures
 from cook.report.public import public
+from cook.report.sections.tables import QUALITY, REPLAYED, quality_cells, speeds_table
 from cook.report.speedups import drafts_at_their_best, speed_notes
 from cook.report.texts import counts
 from cook.report.writing import Marked, written

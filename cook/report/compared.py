@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cook.record.record import Candidate, Draft, Figures, Objective, PromptFigures, Record
-from cook.report.document import Text
 from cook.report.texts import named
 
 Basis = Literal["live", "predicted"]
@@ -143,7 +142,7 @@ def drawn(names: Sequence[str], most: int, best: str | None) -> list[str]:
     return [*first[:-1], best] if best in names[most:] and best is not None else first
 
 
-def not_drawn(names: Sequence[str], shown: Collection[str]) -> list[Text]:
+def not_drawn(names: Sequence[str], shown: Collection[str]) -> list[str]:
     """A note on those of ``names`` that a plot has no room for."""
     rest = [name for name in names if name not in shown]
-    return [Text(f"Not drawn: {named(rest)}.")] if rest else []
+    return [f"Not drawn: {named(rest)}."] if rest else []

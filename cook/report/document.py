@@ -19,13 +19,6 @@ Cells = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Text:
-    """A note under something else."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Items:
     """A list; ``marked`` items are warnings."""
 
@@ -95,7 +88,8 @@ def figures(
     return Table(columns, every, title, strong, caption)
 
 
-Block = Text | Items | Code | Table | Plot
+Block = str | Items | Code | Table | Plot
+"""A text is a note under something else."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,8 @@ class Section:
                 lines += block.sentences()
             elif isinstance(block, Items):
                 lines += block.items
-            elif isinstance(block, Text):
-                lines.append(block.text)
+            elif isinstance(block, str):
+                lines.append(block)
         return "\n".join(lines)
 
 

@@ -89,7 +89,17 @@ def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
             note += f"; {sure.low:.2f} to {sure.high:.2f} on other such prompts"
             note += f" ({sure.confidence:.0%})"
         yield Fact("end-to-end speedup", f"{best.speedup:.2f}x", note)
-    yield from _speed(record, winner)
+    whole, decode = (speed_of(record, winner, one) for one in (WHOLE, DECODE))
+    parts = [] if winner.live is not None else ["predicted"]
+    if record.pick.maximize == WHOLE.value:
+        own, label = whole, "end-to-end speed"
+        parts += [f"decode {tokens_per_s(decode.tokens_per_s)}"] if decode is not None else []
+    else:
+        own, label = decode, "decode speed"
+        if own is not None and own.speedup is not None and winner.draft is not None:
+            parts.append(f"{own.speedup:.2f}x over no draft")
+    if own is not None:
+        yield Fact(label, f"{tokens_per_s(own.tokens_per_s)} t/s", ", ".join(parts))
     yield from _confidence(record)
     found = winner.live or (winner.predicted.figures if winner.predicted else None)
     if found is not None and (rate := found.acceptance_rate) is not None:
@@ -100,20 +110,6 @@ def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
     draft = draft_of(record, winner)
     if draft is not None and (file := size(draft.file_bytes)) is not None:
         yield Fact("draft file", file, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
-
-
-def _speed(record: Record, winner: Candidate) -> Iterator[Fact]:
-    whole, decode = (speed_of(record, winner, one) for one in (WHOLE, DECODE))
-    parts = [] if winner.live is not None else ["predicted"]
-    if record.pick.maximize == WHOLE.value:
-        found, label = whole, "end-to-end speed"
-        parts += [f"decode {tokens_per_s(decode.tokens_per_s)}"] if decode is not None else []
-    else:
-        found, label = decode, "decode speed"
-        if found is not None and found.speedup is not None and winner.draft is not None:
-            parts.append(f"{found.speedup:.2f}x over no draft")
-    if found is not None:
-        yield Fact(label, f"{tokens_per_s(found.tokens_per_s)} t/s", ", ".join(parts))
 
 
 def _confidence(record: Record) -> Iterator[Fact]:

@@ -39,12 +39,12 @@ def public(record: Record, names: Mapping[str, str] | None = None) -> Record:
         made = quantize_command(step) if step else None
         if made is not None:
             known |= {path: f"{draft.quant}.gguf" for path in (made.output, draft.path) if path}
-    return _shortened(record, _Names({**known, **(names or {})}))
+    return _shortened(record, _namer({**known, **(names or {})}))
 
 
 def public_search(record: SearchRecord) -> SearchRecord:
     """The same of a search."""
-    return _shortened(record, _Names(_whole_paths((record.target, *record.command))))
+    return _shortened(record, _namer(_whole_paths((record.target, *record.command))))
 
 
 def _whole_paths(words: Iterable[str]) -> dict[str, str]:
@@ -52,7 +52,7 @@ def _whole_paths(words: Iterable[str]) -> dict[str, str]:
     return {word: _name(word) for word in words if word.startswith("/")}
 
 
-def _shortened(record: R, names: _Names) -> R:
+def _shortened(record: R, names: Callable[[str], str]) -> R:
     found: R = _mapped(record, names)
     if not record.command:
         return found
@@ -71,32 +71,31 @@ def _name(path: str) -> str:
     return parts[-1] if len(parts) > 1 else path
 
 
-class _Names:
+def _namer(known: Mapping[str, str]) -> Callable[[str], str]:
     """Turns a text into one that names files: ``known`` paths first, then all that look like one.
 
     Folders of known paths are found in a text even where they hold spaces or brackets.
     """
+    named = {**known, str(Path.home()): "~", str(cook_home()): "$COOK_HOME"}
+    folders = {str(parent) for path in known for parent in PurePosixPath(path).parents}
+    folders |= {str(Path.home()), str(cook_home())}
+    longest = sorted((f for f in folders if len(Path(f).parts) > 2), key=len, reverse=True)
+    paths = sorted((p for p in known if len(Path(p).parts) > 2), key=len, reverse=True)
+    whole = _any(paths, r"(?![\w/.-])")
+    inside = _any(longest, rf"/(?:[^{_END}]+/)*(?=[^{_END}])")
+    folder = _any(longest, rf"(?![\w.-]|/[^{_END}])/?")
 
-    def __init__(self, known: Mapping[str, str]) -> None:
-        self._known = {**known, str(Path.home()): "~", str(cook_home()): "$COOK_HOME"}
-        folders = {str(parent) for path in known for parent in PurePosixPath(path).parents}
-        folders |= {str(Path.home()), str(cook_home())}
-        longest = sorted((f for f in folders if len(Path(f).parts) > 2), key=len, reverse=True)
-        paths = sorted((p for p in known if len(Path(p).parts) > 2), key=len, reverse=True)
-        self._whole = _any(paths, r"(?![\w/.-])")
-        self._inside = _any(longest, rf"/(?:[^{_END}]+/)*(?=[^{_END}])")
-        self._folder = _any(longest, rf"(?![\w.-]|/[^{_END}])/?")
-
-    def __call__(self, text: str) -> str:
+    def names(text: str) -> str:
         if "/" not in text:
             return text
         text = text.replace("file:///", "/")
-        if text in self._known:
-            return self._known[text]
-        text = self._whole.sub(lambda m: self._known[m[0]], text)
-        text = self._folder.sub(lambda m: self._known.get(m[0].rstrip("/")) or _name(m[0]), text)
-        text = self._inside.sub("", text)
-        return _PATH.sub(lambda m: _name(m[0]), text)
+        if text in named:
+            return named[text]
+        text = whole.sub(lambda m: named[m[0]], text)
+        text = folder.sub(lambda m: named.get(m[0].rstrip("/")) or _name(m[0]), text)
+        return _PATH.sub(lambda m: _name(m[0]), inside.sub("", text))
+
+    return names
 
 
 def _any(texts: list[str], after: str) -> re.Pattern[str]:

@@ -31,19 +31,18 @@ class Shown:
 
 def shown(record: Record) -> Shown:
     """``record`` as it is printed."""
-    from cook.report import candidates
     from cook.report.headline import printed_answers
-    from cook.report.sections import predicted_live, tables
+    from cook.report.sections import speeds, tables
 
     if not record.candidates:
-        quants = candidates.drafts_table(record.drafts)
+        quants = tables.drafts_table(record.drafts)
         return Shown(quants, quants, warnings=record.warnings)
-    many = candidates.to_look_at(record)
-    few = candidates.in_short(record, many)
-    detailed = (tables.output(record), predicted_live.section(record))
+    many = tables.to_look_at(record)
+    few = tables.in_short(record, many)
+    detailed = (tables.output(record), speeds.predicted_live(record))
     return Shown(
-        table=candidates.short_table(record, few),
-        wide=candidates.candidates_table(record, many),
+        table=tables.short_table(record, few),
+        wide=tables.candidates_table(record, many),
         answers=tuple(printed_answers(record, len(few))),
         warnings=record.warnings,
         notes=tuple(section.in_words() for section in detailed if section.absent is None),

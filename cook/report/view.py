@@ -5,30 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cook.record.record import Record
-from cook.report import candidates
 from cook.report.document import Document, subtitle
 from cook.report.headline import headline
 from cook.report.public import public
-from cook.report.sections import (
-    category,
-    conditions,
-    forest,
-    lengths,
-    predicted_live,
-    quality,
-    tables,
-    time,
-    types,
-)
+from cook.report.sections import conditions, lengths, speeds, tables, types
 
-IN_SIGHT = (forest.by_draft, lengths.section, forest.by_category, tables.warnings)
+IN_SIGHT = (speeds.by_draft, lengths.section, speeds.by_category, tables.warnings)
 """Sections that are open, the first of them on the first screen."""
 FOLDED = (
-    candidates.section,
-    category.section,
-    predicted_live.section,
-    time.section,
-    quality.section,
+    tables.candidates,
+    conditions.acceptance,
+    speeds.predicted_live,
+    speeds.where_time_goes,
+    types.quality,
     conditions.other_chains,
     conditions.in_parallel,
     tables.output,

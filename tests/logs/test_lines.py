@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cook.engines.server_api import DepthCount
-from cook.logs.lines import Answer, Refused, Where, agrees, answer_of, file_name, readable
+from cook.logs.lines import Answer, Refused, Where, agrees, answer_of, file_name
 
 TIMINGS = {"predicted_n": 5, "predicted_ms": 40.0, "predicted_per_second": 100.0}
 
@@ -22,14 +22,11 @@ def test_a_model_is_called_after_its_file(path: str, name: str) -> None:
     assert file_name(path) == name
 
 
-def test_a_name_cannot_drive_a_terminal() -> None:
-    assert readable("a\x1b[31mb\n") == "a[31mb"
-
-
 def test_a_rate_agrees_with_its_tokens_and_time() -> None:
     assert agrees(5, 40.0, 100.0, first_is_free=True, digits=1e-3), "mainline: 4 tokens in 40 ms"
     assert agrees(5, 40.0, 125.0, first_is_free=True, digits=1e-3), "ik: 5 tokens in 40 ms"
     assert not agrees(5, 40.0, 125.0 + 1, first_is_free=True, digits=1e-3)
+    assert not agrees(5, 40.0, 100.0, first_is_free=False, digits=1e-3), "a prompt's first counts"
 
 
 def test_an_answer_is_read_or_refused_whole() -> None:
@@ -38,6 +35,6 @@ def test_an_answer_is_read_or_refused_whole() -> None:
     assert isinstance(found, Answer)
     assert found.by_depth == (DepthCount(1, 3, 2),)
     assert isinstance(answer_of({}, {**TIMINGS, "predicted_per_second": 9.0}, Where()), Refused)
-    drafted = {**TIMINGS, "draft_n": 1, "draft_n_accepted": 2}
-    assert isinstance(answer_of({}, drafted, Where()), Refused)
+    for wrong in ({"draft_n": 1, "draft_n_accepted": 2}, {"predicted_n": True}):
+        assert isinstance(answer_of({}, {**TIMINGS, **wrong}, Where()), Refused)
     assert answer_of({"stop": False}, TIMINGS, Where()) is None

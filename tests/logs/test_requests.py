@@ -1,10 +1,13 @@
-"""Server logs: every form that the engines write, told once each, whatever stands between."""
+"""Server logs: every form that the engines write and collectors wrap, each request counted once,
+whatever stands between."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,24 +16,32 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.logs import requests
+from cook.logs.log_figures import report
 from cook.logs.requests import LoggedRequest, LogReader, ServerLog, read_server_log
-from tests.logs.hostile_log import hostile_log
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
 
-PROMPT = (
-    "prompt eval time =      11.57 ms /     7 tokens (    1.65 ms per token,   "
-    "605.01 tokens per second)"
-)
-EVAL = (
-    "       eval time =      71.36 ms /    40 tokens (    1.83 ms per token,   "
-    "546.55 tokens per second)"
-)
+
+def timing(what: str, ms: float, n: int, each: float, rate: float) -> str:
+    return (
+        f"{what} time = {ms:10.2f} ms / {n:5d} tokens ({each:8.2f} ms per token, "
+        f"{rate:8.2f} tokens per second)"
+    )
+
+
+PROMPT = timing("prompt eval", 11.57, 7, 1.65, 605.01)
+EVAL = timing("       eval", 71.36, 40, 1.83, 546.55)
 TOTAL = "      total time =      82.93 ms /    47 tokens"
-DRAFT = "draft acceptance = 0.76316 (   29 accepted /    38 generated), mean len =  3.90"
+DRAFT = "draft acceptance = 0.76316 (   29 accepted /    38 generated)"
+RATIO = DRAFT.replace("acceptance =", "acceptance rate =")
 BLOCK = (PROMPT, EVAL, TOTAL, DRAFT)
+STATISTICS = (
+    "statistics draft: #calls(b,g,a) = 1 10 10, #gen drafts = 10, #acc drafts = 9, "
+    "#gen tokens = 38, #acc tokens = 29"
+)
 SLOT = "slot print_timing: id  0 | task 0 | "
+RUNS = EVAL.replace("tokens (", "runs   (")
 TIMINGS = {
     "prompt_n": 7,
     "prompt_ms": 11.571,
@@ -40,73 +51,158 @@ TIMINGS = {
     "draft_n": 38,
     "draft_n_accepted": 29,
 }
+ONE = (7, 40, 71.36, 38, 29)
 
 
 def read(text: str | bytes) -> ServerLog:
     return read_server_log(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
 
 
-def figures(request: LoggedRequest) -> tuple[object, ...]:
-    r = request
+def recorded(name: str) -> ServerLog:
+    return read((DATA / name).read_bytes())
+
+
+def figures(r: LoggedRequest) -> tuple[object, ...]:
     return r.prompt_n, r.predicted_n, r.predicted_ms, r.drafted, r.accepted
 
 
-ONE = (7, 40, 71.36, 38, 29)
+def counts(log: ServerLog) -> list[tuple[int | None, int | None]]:
+    return [(r.drafted, r.accepted) for r in log.requests]
 
 
-def jsonl(line: str) -> str:
-    return json.dumps({"type": "log", "time": 1, "level": "info", "msg": line + "\n"})
+def holds_one(log: ServerLog) -> bool:
+    """Whether the request of the block is all that was found, and nothing was passed over."""
+    return [figures(r) for r in log.requests] == [ONE] and not (log.refused or log.unread)
 
 
-def journal(line: str) -> str:
-    return json.dumps({"_PID": "812", "SYSLOG_IDENTIFIER": "llama-server", "MESSAGE": line})
+def in_json(key: str, **others: object) -> Callable[[str], str]:
+    return lambda line: json.dumps({"time": "2026-07-28T20:08:36Z", key: line, **others})
 
 
-def journal_bytes(line: str) -> str:
-    return json.dumps({"_PID": "812", "MESSAGE": list(line.encode())}, separators=(",", ":"))
+jsonl = in_json("msg", type="log", level="info")
+journal = in_json("MESSAGE", _PID="812", SYSLOG_IDENTIFIER="llama-server")
+Wrap = Callable[[str], str]
+WRAPPINGS: dict[str, Wrap] = {
+    "bare": str,
+    "llama-server": ("0.00.285.676 I " + SLOT + "{}").format,
+    "coloured": ("\x1b[34m0.00.285.676\x1b[0m \x1b[32mI \x1b[0m" + SLOT + "{}").format,
+    "router child (llama.vim issue 128)": "[41907] 13.06.287.074 I {}".format,
+    "ik's log": 'INFO [           print_timings] {} | tid="1" timestamp=2'.format,
+    "syslog": "Oct 22 17:06:59 box llama-server[812]: {}".format,
+    "syslog 5424": "<30>1 2026-07-28T20:08:36.000Z box llama 4242 - - {}".format,
+    "journal, ISO": "2025-10-22T17:06:59+0200 box llama-server[812]: {}".format,
+    "journal, seconds": "1761145619.123456 box llama-server[812]: {}".format,
+    "journal, weekday": "Wed 2025-10-22 17:06:59 CEST box llama.service[812]: {}".format,
+    "journald and a child": "Jul 28 20:08:36 box llama[4242]: [42751] 107.50.424.958 I {}".format,
+    "docker compose": "llama-1  | {}".format,
+    "compose, a service without a number": "server  | {}".format,
+    "docker logs -t": "2025-10-22T17:06:59.123456789Z {}".format,
+    "cri-o file": "2026-07-28T20:08:36.000100123+02:00 stderr F {}".format,
+    "kubectl logs --prefix": "[pod/llama-6d8f9c-x7kq2/server] {}".format,
+    "stern": "llama-6d8f9c-x7kq2 server {}".format,
+    "grep -n": "1234:{}".format,
+    "grep -C": "logs/server.log-1234-{}".format,
+    "ts -i": "00:00:04 {}".format,
+    "loki's logcli": '2026-07-28T20:08:36+02:00 {{app="llama", pod="a-1"}} {}'.format,
+    "logfmt": 'time="2026-07-28T20:08:36Z" level=info msg="{}"'.format,
+    "a column of CSV": '2026-07-28 20:08:36,"{}"'.format,
+    "a forum's quote": "> {}".format,
+    "a forum's code": "`{}`".format,
+    "Windows": "{}\r".format,
+    "--log-jsonl": lambda line: jsonl(line + "\n"),
+    "journal's JSON": journal,
+    "journal's bytes": lambda line: json.dumps(
+        {"_PID": "812", "MESSAGE": list(line.encode())}, separators=(",", ":")
+    ),
+    "--log-jsonl in a journal": lambda line: journal(jsonl(line)),
+    "loki's JSON": in_json("line"),
+    "docker's JSON": in_json("log", stream="stderr"),
+    "ik's JSON": in_json("msg", level="INFO", id_slot=0, id_task=3),
+    "google cloud": in_json("textPayload"),
+    "nested": lambda line: json.dumps({"jsonPayload": {"message": line}}),
+}
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        str,
-        lambda line: SLOT + line,
-        lambda line: "0.00.285.676 I " + SLOT + line,
-        lambda line: "\x1b[34m0.00.285.676\x1b[0m \x1b[32mI \x1b[0m" + SLOT + line,
-        lambda line: "Oct 22 17:06:59 box llama-server[812]: " + SLOT + line,
-        lambda line: "2025-10-22T17:06:59+0200 box llama-server[812]: " + line,
-        lambda line: "1761145619.123456 box llama-server[812]: " + line,
-        lambda line: "Wed 2025-10-22 17:06:59 CEST box llama.service[812]: " + line,
-        lambda line: "2025-10-22T17:06:59.123456789Z " + line,
-        lambda line: "llama-1  | " + SLOT + line,
-        lambda line: "INFO [           print_timings] " + line + ' | tid="1" timestamp=2',
-        lambda line: f"`{line}`",
-        lambda line: line + "\r",
-        jsonl,
-        lambda line: jsonl(SLOT + line),
-        journal,
-        journal_bytes,
-        lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2025"}),
-        lambda line: json.dumps({"level": "INFO", "msg": line, "id_slot": 0, "id_task": 3}),
-        lambda line: journal(jsonl(line)),
-    ],
-)
-def test_a_block_in_every_wrapping(wrap: object) -> None:
-    assert callable(wrap)
-    log = read("\n".join(wrap(line) for line in BLOCK))
-    assert [figures(r) for r in log.requests] == [ONE]
-    assert log.refused == 0
+@pytest.mark.parametrize("slot", ["", SLOT])
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_a_block_in_every_wrapping(wrapping: str, slot: str) -> None:
+    assert holds_one(read("\n".join(WRAPPINGS[wrapping](slot + line) for line in BLOCK)))
 
 
-def test_the_forms_of_ik() -> None:
-    generation = EVAL.replace("       eval", "generation eval").replace("tokens (", "runs   (")
-    ratio = "draft acceptance rate = 0.76316 (   29 accepted /    38 generated)"
-    # ik prints the block in one call: only its first line has the slot, the ratio has none.
-    told = "\n".join([SLOT, PROMPT, EVAL, TOTAL, "", ratio])
-    assert [figures(r) for r in read(told).requests] == [ONE]
-    assert [figures(r) for r in read(f"{PROMPT}\n{generation}\n{ratio}\n").requests] == [ONE]
-    first, second = SLOT + PROMPT, SLOT + EVAL
-    assert [figures(r) for r in read(f"{first}\n{second}\n{ratio}").requests] == [ONE]
+NO_DRAFT = {
+    # llama.cpp, examples/server/server.cpp to 2024-02: LOG_TEE with the function's name.
+    "llama.cpp 2023-12 to 2024-02": (f"print_timings: {PROMPT}", f"print_timings: {RUNS}"),
+    # 2024-02 to 2024-09, and ik to 2025-12: LOG_INFO with a function and key=value pairs
+    # (llama.cpp issue 9013).
+    "llama.cpp 2024, ik to 2025-12": (
+        f"INFO [           print_timings] {PROMPT.replace('time =', 'time     =')} | "
+        'tid="139964472983552" timestamp=1723569622 id_slot=0 id_task=0 t_prompt_processing=11.57',
+        f"INFO [           print_timings] generation {RUNS.strip()} | "
+        'tid="139964472983552" timestamp=1723569622 id_slot=0 id_task=0 t_token_generation=71.36',
+    ),
+}
+# llama.cpp pull request 24536, as its branch printed it.
+BRANCH = ", mean acceptance length =  2.92, acceptance rate per position = (0.805)"
+DRAFTED = {
+    # llama.cpp from 2024-09 (llama-swap issue 35), and ik from 2026-01: one call, whose first line
+    # alone has the slot.
+    "llama.cpp 2024-09 on, ik 2026 on": (SLOT, PROMPT, EVAL, TOTAL, "", RATIO),
+    "ik, the ratio without its slot": (SLOT + PROMPT, SLOT + EVAL, RATIO),
+    "llama.cpp 2026-06": (SLOT + PROMPT, SLOT + EVAL, SLOT + DRAFT + BRANCH),
+    "llama.cpp 2026-07 on": (SLOT + PROMPT, SLOT + EVAL, SLOT + DRAFT + ", mean len =  3.90"),
+    "saved timings alone": (json.dumps(TIMINGS),),
+}
+
+
+@pytest.mark.parametrize("builds", [*NO_DRAFT, *DRAFTED])
+def test_every_wording(builds: str) -> None:
+    log = read("\n".join(DRAFTED.get(builds) or NO_DRAFT[builds]))
+    expected = ONE if builds in DRAFTED else (*ONE[:3], None, None)
+    assert [figures(r) for r in log.requests] == [expected]
+    assert (log.refused, log.unread) == (0, 0)
+
+
+def mutated(dice: random.Random) -> Callable[[int, str], str]:
+    """A prefix as a chain of collectors might write it, each line with a time of its own."""
+    number = dice.choice(("", "server.log:", "/var/log/l.log:")) if dice.random() < 0.3 else None
+    zone = dice.choice(("", "Z", "+02:00", "-0400", " UTC"))
+    day = dice.choice(("2026-07-28T", "2026-07-28 ", "Jul 28 ", "", "28/07/26 "))
+    bracket = dice.choice(("{} ", "[{}] ", "({}) ", "<{}> "))
+    if not day and dice.random() < 0.5:
+        bracket = ""
+    host = dice.choice(("", "box ", "node-3 ", "my.host.lan ", "10.0.0.7 "))
+    service = dice.choice(("", "llama[{}]: ", "llama-server.service[{}]: ", "app_{} | ", "#{} "))
+    child = dice.choice(("", "[{}] ", "child {}: ", "port={} "))
+    level = dice.choice(("", "I ", "INFO ", "info: ", "stderr F "))
+    engine = dice.random() < 0.5
+    own = service.format(dice.randrange(2, 99_999)) + child.format(dice.randrange(1024, 65_535))
+
+    def wrap(n: int, line: str) -> str:
+        time = f"{day}20:{n % 60:02}:{7 * n % 60:02}{dice.choice(('', f'.{n:06}'))}{zone}"
+        begin = f"{number}{100 + n}:" if number is not None else ""
+        mark = f"4.40.{n % 1000:03}.649 I " if engine else ""
+        return begin + bracket.format(time) + host + own + level + mark + SLOT + line
+
+    return wrap
+
+
+def test_two_hundred_mutated_prefixes() -> None:
+    dice = random.Random(39)
+    for _ in range(200):
+        wrap = mutated(dice)
+        lines = [wrap(n, line) for n, line in enumerate(BLOCK)]
+        assert holds_one(read("\n".join(lines))), lines
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_the_encodings_of_windows(encoding: str) -> None:
+    log = read("\r\n".join(["PS C:\\> llama-server", *BLOCK]).encode(encoding))
+    assert holds_one(log)
+    assert log.lines == 5
+
+
+def sent(answer: object) -> str:
+    return json.dumps("data: " + json.dumps(answer) + "\n\n")
 
 
 @pytest.mark.parametrize(
@@ -115,56 +211,60 @@ def test_the_forms_of_ik() -> None:
         json.dumps,
         lambda a: json.dumps([a]),
         lambda a: json.dumps(a, indent=2),
-        lambda a: "data: " + json.dumps(a),
-        lambda a: "srv  log_server_r: response: " + json.dumps(a),
+        lambda a: f"data: {json.dumps(a)}",
+        lambda a: f"srv  log_server_r: response: {json.dumps(a)}",
+        lambda a: f'VERB [ operator()] data stream | tid="1" to_send={sent(a)}',
         lambda a: (
-            'VERB [ operator()] data stream | tid="1" to_send='
-            + json.dumps("data: " + json.dumps(a) + "\n\n")
+            f'VERB [ x] request | request="{{\\"x\\":1}}" response={json.dumps(json.dumps(a))}'
         ),
-        lambda a: (
-            'VERB [ log_server_request] request | request="{\\"x\\":1}" response='
-            + json.dumps(json.dumps(a))
-        ),
-        lambda a: json.dumps({"msg": "data stream", "to_send": "data: " + json.dumps(a)}),
-        lambda a: journal(
-            "VERB [ x] data stream | to_send=" + json.dumps("data: " + json.dumps(a))
-        ),
+        lambda a: json.dumps({"msg": "data stream", "to_send": f"data: {json.dumps(a)}"}),
+        lambda a: journal(f"VERB [ x] data stream | to_send={sent(a)}"),
     ],
 )
-def test_an_answer_in_every_wrapping(wrap: object) -> None:
-    assert callable(wrap)
+def test_an_answer_in_every_wrapping(wrap: Callable[[object], str]) -> None:
     log = read(wrap({"model": "Ling-1T", "content": "{", "timings": TIMINGS}))
-    assert [figures(r) for r in log.requests] == [ONE]
+    assert holds_one(log)
     assert log.requests[0].target == "Ling-1T"
 
 
-def test_a_request_told_twice_is_one() -> None:
+def test_a_request_logged_twice_is_one() -> None:
     answer = json.dumps({"id": "chatcmpl-1", "model": "Ling-1T", "timings": TIMINGS})
-    without_draft = "\n".join([SLOT + PROMPT, SLOT + EVAL])
-    log = read(f"{without_draft}\n{answer}\n{SLOT}{PROMPT}\n")
+    log = read(f"{SLOT}{PROMPT}\n{SLOT}{EVAL}\n{answer}\n{SLOT}{PROMPT}\n")
     assert figures(log.requests[0]) == ONE
     assert log.requests[0].target == "Ling-1T"
     assert [r.line for r in log.requests] == [1, 4]
 
 
+def timings(chunk: dict[str, object] | None = None, **changes: object) -> str:
+    return json.dumps({**(chunk or {}), "timings": {**TIMINGS, **changes}})
+
+
 def test_chunks_of_one_answer_are_one_request() -> None:
-    chunks = [
-        json.dumps(
-            {"id": "a", "timings": {**TIMINGS, "predicted_n": n, "predicted_per_second": None}}
-        )
-        for n in (2, 20, 40)
-    ]
-    assert [figures(r) for r in read("\n".join(chunks)).requests] == [ONE]
-    partial = json.dumps({"stop": False, "content": "x", "timings": {**TIMINGS, "predicted_n": 40}})
-    assert read(partial).requests == ()
+    chunks = (timings({"id": "a"}, predicted_n=n, predicted_per_second=None) for n in (2, 20, 40))
+    assert holds_one(read("\n".join(chunks)))
+    assert read(timings({"stop": False, "content": "x"})).requests == ()
 
 
-def test_slots_side_by_side() -> None:
-    other = "slot print_timing: id  1 | task 7 | "
-    second = PROMPT.replace("     7 tokens", "     8 tokens").replace("605.01", "691.44")
-    ratio = "draft acceptance = 0.50000 (    1 accepted /     2 generated)"
-    lines = [SLOT + PROMPT, other + second, other + EVAL, SLOT + EVAL, SLOT + DRAFT, other + ratio]
-    assert {figures(r) for r in read("\n".join(lines)).requests} == {ONE, (8, 40, 71.36, 2, 1)}
+HALF = "draft acceptance = 0.50000 (    1 accepted /     2 generated)"
+SERVERS = ("[{}] ", "llama-{}  | ", "[pod/llama-{}/server] ", "box llama-server[{}]: ")
+
+
+@pytest.mark.parametrize("wrap", [*SERVERS, "slot print_timing: id  {0} | task {0} | "])
+def test_two_servers_or_slots_at_once_are_kept_apart(wrap: str) -> None:
+    other = [PROMPT.replace("11.57", "11.58").replace("605.01", "604.49"), EVAL, TOTAL, HALF]
+    lines = [line for pair in zip(BLOCK, other, strict=True) for line in pair]
+    text = "\n".join(wrap.format(4000 + n % 2) + line for n, line in enumerate(lines))
+    assert counts(read(text)) == [(38, 29), (2, 1)]
+
+
+def test_two_servers_in_one_journal_have_models_of_their_own() -> None:
+    def of(pid: int, line: str) -> str:
+        return f"Oct 22 17:06:59 box llama-server[{pid}]: {line}\n"
+
+    text = of(1, "srv load_model: loading model 'A'") + of(2, "srv load_model: loading model 'B'")
+    text += of(2, PROMPT) + of(1, PROMPT.replace("11.57", "11.58").replace("605.01", "604.49"))
+    text += of(1, EVAL) + of(2, EVAL) + of(2, DRAFT)
+    assert {(r.target, r.drafted) for r in read(text).requests} == {("A", None), ("B", 38)}
 
 
 def test_the_pair_is_named_as_it_changes() -> None:
@@ -180,19 +280,7 @@ def test_the_pair_is_named_as_it_changes() -> None:
     )
     log = read(meta.format("T") + meta.format("T") + meta.format("D2") + block)
     assert [(r.target, r.draft) for r in log.requests] == [("T", "D2")]
-    evil = read(loads.format("a\x1b]0;b\x07c") + block).requests[0].target
-    assert evil.isprintable()
-
-
-def test_two_servers_in_one_journal() -> None:
-    def of(pid: int, line: str) -> str:
-        return f"Oct 22 17:06:59 box llama-server[{pid}]: {line}\n"
-
-    text = of(1, "srv load_model: loading model 'A'") + of(2, "srv load_model: loading model 'B'")
-    text += of(2, PROMPT) + of(1, PROMPT.replace("11.57", "11.58").replace("605.01", "604.49"))
-    text += of(1, EVAL) + of(2, EVAL) + of(2, DRAFT)
-    told = {(r.target, r.drafted) for r in read(text).requests}
-    assert told == {("A", None), ("B", 38)}
+    assert read(loads.format("a\x1b]0;b\x07c") + block).requests[0].target.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -200,12 +288,13 @@ def test_two_servers_in_one_journal() -> None:
     [
         EVAL.replace("546.55", "999.99"),
         DRAFT.replace("0.76316", "0.86316"),
-        DRAFT.replace("29", "39"),
-        json.dumps({"timings": {**TIMINGS, "draft_n_accepted": 39}}),
-        json.dumps({"timings": {**TIMINGS, "predicted_n": 4000}}),
-        json.dumps({"timings": {**TIMINGS, "predicted_ms": -1}}),
-        json.dumps({"timings": {**TIMINGS, "predicted_ms": float("nan")}}),
-        json.dumps({"timings": TIMINGS})[:-1],
+        DRAFT.replace("29", "39").replace("0.76316", "1.02632"),
+        STATISTICS.replace("29", "39"),
+        timings(draft_n_accepted=39),
+        timings(predicted_n=4000),
+        timings(predicted_ms=-1),
+        timings(predicted_ms=float("nan")),
+        timings()[:-1],
     ],
 )
 def test_figures_that_contradict_themselves_are_left_out(line: str) -> None:
@@ -218,16 +307,41 @@ def test_figures_that_contradict_themselves_are_left_out(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "llama_print_timings: " + PROMPT.strip(),
-        f'{{"prompt": "{DRAFT}"}}',
-        f'srv request: {{"prompt": "{EVAL}", "x": "\\"timings\\""}}',
         "user: " + DRAFT,
-        json.dumps({"timings": {**TIMINGS, "predicted_n": True}}),
-        DRAFT[:-22],
+        SLOT + DRAFT[:-22],
+        SLOT + EVAL.replace("ms /", "ms for"),
+        SLOT + "draft acceptance: 64 % of 259",
     ],
 )
-def test_what_stands_elsewhere_is_no_figure(line: str) -> None:
-    assert read(line).requests == ()
+def test_what_looks_like_the_engines_and_cannot_be_read_is_counted(line: str) -> None:
+    log = read("\n".join([*BLOCK, line]))
+    assert [figures(r) for r in log.requests] == [ONE]
+    assert log.unread == 1
+    assert (log.first_unread.line, log.first_unread.why) == (5, line.strip())
+    (warning,) = report([("a.log", log)]).warnings
+    assert warning.startswith("a.log: 1 line with the engine's words for timings or acceptance not")
+    with pytest.raises(InputError, match=r"a\.log:1: 1 line with .* none of which could be read"):
+        report([("a.log", read(line))])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama_perf_context_print: " + PROMPT,
+        "0.01.123.456 I common_perf_print: " + PROMPT,
+        f'{{"prompt": "my log says {DRAFT}"}}',
+        f'srv log_server_r: request: {{"prompt": "my log says\\n{EVAL}"}}',
+        f'srv request: {{"prompt": "{EVAL}", "x": "\\"timings\\""}}',
+        f'[1] he wrote: "my log says {STATISTICS}"',
+    ],
+)
+def test_what_another_program_or_a_user_wrote_is_neither_read_nor_counted(line: str) -> None:
+    log = read(line)
+    assert (log.requests, log.drafting, log.unread) == ((), (), 0)
+
+
+def test_what_only_begins_like_a_document_is_read_by_lines() -> None:
+    assert holds_one(read("\n".join(["{", *BLOCK])))
 
 
 def test_rates_of_nothing() -> None:
@@ -236,78 +350,75 @@ def test_rates_of_nothing() -> None:
     assert (r.predicted_n, r.predicted_ms, r.logged_tokens_per_s) == (1, 0.0, None)
 
 
-def test_recorded_logs_of_both_engines() -> None:
-    text = read((DATA / "llama-cpp.log").read_bytes())
+RECORDED = [(38, 29), (35, 30), (54, 24), (37, 19)]
+
+
+def test_recorded_logs_of_llama_cpp() -> None:
+    text, lines = recorded("llama-cpp.log"), recorded("llama-cpp.jsonl")
+    assert counts(text) == counts(lines) == RECORDED
     assert {(r.target, r.draft) for r in text.requests} == {("target-q8_0", "draft-f16")}
-    assert [(r.drafted, r.accepted) for r in text.requests] == [
-        (38, 29),
-        (35, 30),
-        (54, 24),
-        (37, 19),
-    ]
-    lines = read((DATA / "llama-cpp.jsonl").read_bytes())
-    assert [(r.drafted, r.accepted) for r in lines.requests] == [
-        (38, 29),
-        (35, 30),
-        (54, 24),
-        (37, 19),
-    ]
     drafter = lines.drafting[0]
     assert (drafter.method, drafter.drafted, drafter.accepted) == ("draft-simple", 164, 102)
     assert drafter.draft_ms is not None
-    verbose = read((DATA / "llama-cpp-verbose.log").read_bytes())
+    verbose = recorded("llama-cpp-verbose.log")
     assert [(r.predicted_n, r.drafted, r.accepted) for r in verbose.requests] == [(30, 37, 19)]
 
 
 def test_a_recorded_log_of_ik_and_its_verbose_half() -> None:
     text, verbose = ((DATA / name).read_bytes() for name in ("ik.log", "ik-verbose.log"))
-    counts = [(38, 29), (35, 30), (54, 24), (36, 19)]
-    assert [(r.drafted, r.accepted) for r in read(text).requests] == counts
-    assert [(r.drafted, r.accepted) for r in read(verbose).requests] == counts[:3]
-    both = read(text + verbose).requests
-    assert [(r.drafted, r.accepted) for r in both] == counts
-    assert {(r.target, r.draft) for r in both} == {("target-q8_0", "draft-f16")}
-    depths = [(d.depth, d.drafted, d.accepted) for d in both[0].by_depth]
+    expected = [*RECORDED[:3], (36, 19)]
+    both = read(text + verbose)
+    assert counts(read(text)) == counts(both) == expected
+    assert counts(read(verbose)) == expected[:3]
+    assert {(r.target, r.draft) for r in both.requests} == {("target-q8_0", "draft-f16")}
+    depths = [(d.depth, d.drafted, d.accepted) for d in both.requests[0].by_depth]
     assert depths == [(1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6)]
-    assert sum(d.drafted for d in both[0].by_depth) == 38
     assert read(text).drafting[0].accepted == 102
 
 
-def test_the_logs_of_the_field() -> None:
-    check_journal(read((DATA / "ik-verbose-2025.log").read_bytes()))
-    check_timings(read((DATA / "ik-2025.log").read_bytes()))
+def test_a_routers_children() -> None:
+    """The case of opencode issue 38801, as a block and in a journal, and the bundled engine's own
+    router, recorded."""
+    for name in ("router-block.log", "router-journal.log"):
+        assert counts(recorded(name)) == [(259, 167), (171, 120), (160, 41)]
+    own = recorded("router-recorded.log").requests
+    assert [(r.prompt_n, r.predicted_n) for r in own] == [(87, 24), (199, 24)]
+    assert {r.target for r in own} == {"target-q8_0"}
+
+
+QWEN, LING = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
+FIELD = [DATA / "ik-verbose-2025.log", DATA / "ik-2025.log"]
+FIELD += [SAMPLES / name for name in ("server-journal-ik.log", "server-timings-ik-old.log")]
+
+
+@pytest.mark.parametrize("path", FIELD, ids=lambda path: path.name)
+def test_the_logs_of_the_field(path: Path) -> None:
+    if not path.is_file():
+        pytest.skip(f"SKIPPED LOUDLY: {path} is not here")
+    found = read(path.read_bytes()).requests
+    if path in FIELD[::2]:
+        assert [
+            (r.target, r.drafted, r.accepted, f"{r.logged_tokens_per_s:.2f}") for r in found
+        ] == [
+            (QWEN, 1492, 1340, "10.74"),
+            (QWEN, 16706, 16375, "12.77"),
+            (LING, 9825, 7384, "8.24"),
+        ]
+    else:
+        assert [r.logged_tokens_per_s for r in found] == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
+        pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
+        assert {(r.target, r.draft) for r in found} == {pair}
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"SKIPPED LOUDLY: {SAMPLES} is not here")
-def test_the_samples_themselves() -> None:
-    check_journal(read((SAMPLES / "server-journal-ik.log").read_bytes()))
-    check_timings(read((SAMPLES / "server-timings-ik-old.log").read_bytes()))
-    check_sweeps(read((SAMPLES / "sweep-bench-ik.txt").read_bytes()))
-    told = {"server-journal-ik.log", "server-timings-ik-old.log"}
-    for path in SAMPLES.iterdir():
-        if path.name not in told:
-            assert read(path.read_bytes()).requests == (), path.name
-
-
-def check_journal(log: ServerLog) -> None:
-    told = [(r.target, r.drafted, r.accepted, r.logged_tokens_per_s) for r in log.requests]
-    qwen, ling = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
-    assert [t[:3] for t in told] == [(qwen, 1492, 1340), (qwen, 16706, 16375), (ling, 9825, 7384)]
-    assert [f"{t[3]:.2f}" for t in told] == ["10.74", "12.77", "8.24"]
-
-
-def check_timings(log: ServerLog) -> None:
-    rates = [r.logged_tokens_per_s for r in log.requests]
-    assert rates == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
-    pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
-    assert {(r.target, r.draft) for r in log.requests} == {pair}
-
-
-def check_sweeps(log: ServerLog) -> None:
-    at_20k = [row.decode_tokens_per_s for rows in log.sweeps for row in rows if row.n_kv == 20480]
+def test_the_other_samples_of_the_field() -> None:
+    for path in {*SAMPLES.iterdir()} - {*FIELD}:
+        assert read(path.read_bytes()).requests == (), path.name
+    sweeps = read((SAMPLES / "sweep-bench-ik.txt").read_bytes()).sweeps
+    at_20k = [row.decode_tokens_per_s for rows in sweeps for row in rows if row.n_kv == 20480]
     # The thread's table: 85, 81, 83 and 81 t/s, and 103 with flags that were not deployed.
     assert at_20k == [84.99, 81.44, 81.86, 81.86, 102.61, 82.80, 80.70]
-    assert {len(rows) for rows in log.sweeps} == {8}
+    assert {len(rows) for rows in sweeps} == {8}
 
 
 def test_tables_of_sweep_bench() -> None:
@@ -315,12 +426,11 @@ def test_tables_of_sweep_bench() -> None:
     row = "|  4096 |   1024 |  20480 |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
     rule = "|-------|--------|--------|----------|----------|----------|----------|\n"
     log = read(head + rule + row + head + rule + row)
-    rows = [row for rows in log.sweeps for row in rows]
-    assert len(log.sweeps) == len(rows) == 2
-    for r in rows:
+    assert log.requests == ()
+    assert len(log.sweeps) == 2
+    for (r,) in log.sweeps:
         assert (r.prompt_tokens, r.tokens, r.n_kv) == (4096, 1024, 20480)
         assert r.decode_tokens_per_s == 84.99
-    assert log.requests == ()
     assert read(row.replace("84.99", "94.99")).refused == 1
     assert read(row.replace("84.99 |", "84.99 | 1 |")).sweeps == ()
 
@@ -390,8 +500,8 @@ JSON = st.recursive(
 def test_any_timings_give_a_sound_request_or_none(
     changed: dict[str, object], name: object, depth: object
 ) -> None:
-    timings = {**TIMINGS, **changed, "draft_by_depth": depth}
-    log = read(json.dumps({"model": name, "id": name, "timings": timings}))
+    of = {**TIMINGS, **changed, "draft_by_depth": depth}
+    log = read(json.dumps({"model": name, "id": name, "timings": of}))
     assert len(log.requests) + log.refused <= 1
     for r in log.requests:
         assert r.predicted_ms is not None
@@ -411,18 +521,28 @@ def test_lines_too_long_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch
 def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     with pytest.raises(InputError, match="more than 3 requests"):
-        read((DATA / "llama-cpp.log").read_bytes())
+        recorded("llama-cpp.log")
 
 
-def test_ten_megabytes_of_hostile_lines_change_nothing() -> None:
-    noise = hostile_log(10 << 20).split(b"\n")
-    log = read(b"\n".join(hostile_lines_between(noise)))
-    assert [figures(r) for r in log.requests] == PLAIN
-    assert read(b"\n".join(noise)).requests == ()
-
-
-def hostile_lines_between(noise: list[bytes]) -> list[bytes]:
-    share = len(noise) // len(REAL)
-    return [
-        line for i, real in enumerate(REAL) for line in (real, *noise[i * share : (i + 1) * share])
-    ]
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("eval time = ", ""),
+        ("eval time = 1.00 ms / 1\n", ""),
+        (" ", "eval time ="),
+        ("\\", '"predicted_ms'),
+        ("predicted_ms", ""),
+        ("loading model '", ""),
+        ("general.name\n", ""),
+        ("\x1b[", DRAFT),
+        ('{"timings":', '"predicted_n":1,"predicted_ms":'),
+        ('{"MESSAGE":[', '"predicted_n":1,"predicted_ms":'),
+        ("statistics draft: #calls(b,g,a) = 1 ", ""),
+        ("|  4096 ", ""),
+    ],
+)
+def test_megabytes_of_one_hostile_kind_change_nothing(words: str, end: str) -> None:
+    """Neither what is read nor, by patterns that look back, how long it takes."""
+    noise = (words * ((1 << 20) // len(words)) + end).encode()
+    assert [figures(r) for r in read(noise + b"\n" + b"\n".join(REAL)).requests] == PLAIN
+    assert read(noise).requests == ()

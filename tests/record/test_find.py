@@ -23,48 +23,29 @@ from cook.record.record import read_record
 from tests import bare_records as bare
 from tests.searches import search_record
 
-
-@pytest.fixture
-def records_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    directory = tmp_path / "home" / "records"
-    directory.mkdir(parents=True)
-    for age, name in enumerate(("new", "old")):
-        file = directory / f"{name}.json"
-        file.write_text("{}")
-        os.utime(file, (1_000_000 - age, 1_000_000 - age))
-    return directory
+FIRST = replace(bare.RECORD, recipe="demo", created="2026-11-21T20:00:00Z")
+SECOND = replace(FIRST, created="2026-11-22T20:00:00Z")
 
 
-def test_the_newest_a_name_and_a_file(records_of: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.json"
-    file.write_text("{}")
-    assert find_record() == records_of / "new.json"
-    assert find_record("old") == records_of / "old.json"
-    assert find_record(str(file)) == file
-
-
-def test_none_says_how_to_make_one(records_of: Path) -> None:
-    with pytest.raises(InputError, match="absent: no such record") as caught:
-        find_record("absent")
-    assert "cook demo" in (caught.value.hint or "")
-    for name in ("/tmp/absent.json", "../old", "a*b"):
-        with pytest.raises(InputError, match="no such record"):
-            find_record(name)
-    for file in records_of.iterdir():
-        file.unlink()
-    with pytest.raises(InputError, match="no record yet"):
-        find_record()
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
-FIRST = replace(bare.RECORD, recipe="demo", created="2026-11-21T20:00:00Z")
-SECOND = replace(FIRST, created="2026-11-22T20:00:00Z")
+def test_a_file_and_an_older_link_are_found_and_else_it_says_how_to_make_one(home: Path) -> None:
+    with pytest.raises(InputError, match="no record yet"):
+        find_record()
+    (home / "records").mkdir(parents=True)
+    files = [home / "records" / "old.json", home / "records" / "new.json", home / "mine.json"]
+    for age, file in enumerate(files):
+        file.write_text("{}")
+        os.utime(file, (age, age))
+    assert [find_record("old"), find_record(), find_record(str(files[2]))] == files
+    for name in ("absent", "/tmp/absent.json", "../old", "a*b"):
+        with pytest.raises(InputError, match="no such record") as caught:
+            find_record(name)
+        assert "cook demo" in (caught.value.hint or "")
 
 
 def test_every_build_keeps_its_record_and_the_name_means_the_last(home: Path) -> None:
@@ -82,36 +63,29 @@ def test_every_build_keeps_its_record_and_the_name_means_the_last(home: Path) ->
     with pytest.raises(InputError) as caught:
         find_record("demo@2025")
     assert "--list" in (caught.value.hint or "")
+    make_newest(one)
+    make_newest(home / "elsewhere.json")
+    assert read_record(find_record("demo")) == FIRST, "a kept answer is what the name means again"
+    assert len(kept_records("demo")) == 2
 
 
-def test_two_records_of_one_second_are_two_files(home: Path) -> None:
+def test_two_records_of_one_second_are_two_files() -> None:
     paths = {keep_record(FIRST), keep_record(replace(FIRST, disturbed=1))}
     assert len(paths) == 2
-    assert [read_record(p).disturbed for p in sorted(paths)] in ([0, 1], [1, 0])
+    assert {read_record(path).disturbed for path in paths} == {0, 1}
 
 
-def test_a_kept_answer_is_what_the_name_means_again(home: Path) -> None:
-    one = keep_record(FIRST)
-    keep_record(SECOND)
-    make_newest(one)
-    assert read_record(find_record("demo")) == FIRST
-    assert len(kept_records("demo")) == 2
-    make_newest(home / "elsewhere.json")
-
-
-def test_a_name_that_changed_its_mind_says_so(home: Path) -> None:
+def test_a_name_that_changed_its_mind_says_so() -> None:
     keep_record(FIRST)
     keep_record(SECOND)
-    path = find_record("demo")
-    assert changed_meaning(path, SECOND) is None, "the same pick, the same recipe"
-    other = replace(
-        SECOND, pick=replace(SECOND.pick, candidate="X"), created="2026-11-23T20:00:00Z"
-    )
+    assert changed_meaning(find_record("demo"), SECOND) is None, "the same pick, the same recipe"
+    pick = replace(SECOND.pick, candidate="X")
+    other = replace(SECOND, pick=pick, created="2026-11-23T20:00:00Z")
     keep_record(other)
-    changed = changed_meaning(find_record("demo"), other)
-    assert changed is not None
-    assert "picks X" in changed
-    assert "demo@2026-11-22-20-00-00 picks" in changed
+    assert changed_meaning(find_record("demo"), other) == (
+        "demo means the record of 2026-11-23T20:00:00Z, which picks X; "
+        "demo@2026-11-22-20-00-00 picks nothing"
+    )
     recipe = replace(other, recipe_sha256="another", created="2026-11-24T20:00:00Z")
     keep_record(recipe)
     assert "another recipe of this name" in (changed_meaning(find_record("demo"), recipe) or "")
@@ -119,18 +93,16 @@ def test_a_name_that_changed_its_mind_says_so(home: Path) -> None:
     assert changed_meaning(dated, other) is None, "asked for by its date"
 
 
-def test_what_records_name(home: Path) -> None:
+def test_what_records_name() -> None:
     keep_record(replace(FIRST, target="/t.gguf", drafts=(replace(bare.DRAFT, path="/d.gguf"),)))
-    unreadable = keep_record(SECOND)
-    unreadable.write_text('{"schema_version": 1}')
-    paths, names = files_named()
+    keep_record(SECOND).write_text('{"schema_version": 1}')
+    paths, unreadable = files_named()
     assert paths == {Path("/t.gguf"), Path("/d.gguf")}
-    assert names == ("demo@2026-11-22-20-00-00",)
+    assert unreadable == ("demo@2026-11-22-20-00-00",)
 
 
 def test_searches_are_kept_apart_and_the_last_is_found(home: Path) -> None:
-    first = keep_search(search_record())
-    second = keep_search(search_record())
+    first, second = keep_search(search_record()), keep_search(search_record())
     other = keep_search(replace(search_record(), recipe="other"))
     assert len({first, second, other}) == 3
     assert first.parent == second.parent == home / "searches" / "demo"

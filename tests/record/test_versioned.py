@@ -41,10 +41,7 @@ def test_nothing_is_left_of_what_json_cannot_say(tmp_path: Path) -> None:
         ('{"schema_version": 3}', "note schema version 3, this cook reads 2"),
         ('{"schema_version": 2, "words": [1]}', r"words\.0: "),
         ('{"schema_version": 2, "words": [], "size": NaN}', "not JSON"),
-        *(
-            (f'{{"schema_version": 2, "words": [], "size": "{text}"}}', "size: .*valid number")
-            for text in ("nan", "inf", "1e999", "4")
-        ),
+        ('{"schema_version": 2, "words": [], "size": "nan"}', "size: .*valid number"),
         ('{"schema_version": 2, "words": [], "size": 1e999}', "beyond every number"),
     ],
 )
@@ -56,6 +53,6 @@ def test_a_wrong_document_says_what_is_wrong(tmp_path: Path, text: str, message:
     assert caught.value.hint == "write another"
 
 
-def test_no_file_is_told_in_the_systems_words(tmp_path: Path) -> None:
+def test_no_file_is_said_in_the_systems_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read(tmp_path / "n.json")

@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from cook.record.record import Record
+
 
 @pytest.fixture(scope="session")
 def records() -> ModuleType:
@@ -13,3 +15,10 @@ def records() -> ModuleType:
     from tests.report import records
 
     return records
+
+
+@pytest.fixture
+def record(records: ModuleType) -> Record:
+    """One that has something to say in every section."""
+    made: Record = records.record()
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
@@ -12,7 +13,6 @@ from cook.formats.sampling import Sampling
 from cook.job.sentence import pick_sentence
 from cook.provenance import Machine
 from cook.record.record import (
-    SCHEMA_VERSION,
     Candidate,
     CandidateKey,
     ChainFigures,
@@ -20,6 +20,7 @@ from cook.record.record import (
     DraftSpeed,
     Excluded,
     Factors,
+    Figures,
     ImatrixCoverage,
     LayerCoverage,
     Objective,
@@ -35,8 +36,10 @@ from cook.record.record import (
     StepRecord,
     TypeSpan,
 )
+from cook.report.canvas import Plot
+from cook.report.document import Section, Table
 from cook.scoring.compare import by_category, by_prompt, figures, interval
-from tests.bare_records import DRAFT, RECORD
+from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 CATEGORIES = ("docstring", "prose", "class")
 PROMPTS = 24
@@ -92,7 +95,9 @@ def draft(name: str, index: int = 0, engine: str = "bundled") -> Draft:
         TypeSpan("routed_experts", 3, 3, {"q2_K": 3}, 900_000, 330_000),
         TypeSpan("embeddings", None, None, {"q4_K": 1}, 500_000, 281_250),
     )
-    return Draft(
+    quality = (4.0 + 0.3 * ((index * 3) % 7), 0.05, 20, 512, 1.02, 0.01 * (index + 1), 0.001)
+    return replace(
+        DRAFT,
         quant=name,
         engine=engine,
         path=f"/store/quantize/{index:04x}/model.gguf",
@@ -100,9 +105,7 @@ def draft(name: str, index: int = 0, engine: str = "bundled") -> Draft:
         file_bytes=size + index,
         tensor_bytes=size,
         bpw=bpw,
-        quality=Quality(
-            4.0 + 0.3 * ((index * 3) % 7), 0.05, 20, 512, 1.02, 0.01 * (index + 1), 0.001
-        ),
+        quality=Quality(*quality),
         quality_reason=None,
         memory_bytes=size * 2,
         memory_reason=None,
@@ -119,60 +122,74 @@ def parallel_speeds(name: str) -> tuple[SlotSpeed, ...]:
         *((2, None, 150.0), (2, 4, 190.0), (2, 2, 195.0)),
         *((4, None, 220.0), (4, 4, 180.0), (4, 2, 210.0)),
     )
-    return tuple(
-        SlotSpeed(
-            engine="bundled",
-            draft=name if n_max else None,
-            settings=DraftSettings(n_max) if n_max else None,
-            slots=slots,
-            requests=12,
-            predicted_tokens_per_s=speed,
-            predicted_each_tokens_per_s=1.1 * speed / slots,
-            live_tokens_per_s=speed / 1.05 if slots > 1 and n_max != 4 else None,
-            live_each_tokens_per_s=speed / slots if slots > 1 and n_max != 4 else None,
-            reason=None if slots > 1 and n_max != 4 else "predicted only",
+    every = []
+    for slots, n_max, speed in found:
+        live = slots > 1 and n_max != 4
+        every.append(
+            SlotSpeed(
+                engine="bundled",
+                draft=name if n_max else None,
+                settings=DraftSettings(n_max) if n_max else None,
+                slots=slots,
+                requests=12,
+                predicted_tokens_per_s=speed,
+                predicted_each_tokens_per_s=1.1 * speed / slots,
+                live_tokens_per_s=speed / 1.05 if live else None,
+                live_each_tokens_per_s=speed / slots if live else None,
+                reason=None if live else "predicted only",
+            )
         )
-        for slots, n_max, speed in found
-    )
+    return tuple(every)
 
 
 def prediction(
     bare: Sequence[PromptRun], runs: Sequence[PromptRun], live: Sequence[PromptRun], n_max: int
 ) -> Prediction:
     """A forecast of ``runs``, over that of no draft, ``bare``, and next to what ran ``live``."""
-    found, without = figures(runs), figures(bare)
+    found = figures(runs)
     total = found.decode_ms / 1000
-    known = {run.id for run in live}
-    on_live = figures([run for run in runs if run.id in known]) if live else None
-    seen = figures(live) if live else None
     rate = found.acceptance_rate or 0.0
-    return Prediction(
+    drafted = {depth: 400 - 10 * depth for depth in range(1, n_max + 1)}
+    guess = Prediction(
         figures=found,
         verify_s=total * 0.6,
         draft_s=total * 0.27,
         mirror_s=total * 0.08,
         sample_s=total * 0.05,
-        speedup=over(found.end_to_end_speed, without.end_to_end_speed),
-        decode_speedup=over(found.decode_speed, without.decode_speed),
-        on_live=on_live,
-        off_by=over(on_live.end_to_end_speed, seen.end_to_end_speed) - 1
-        if on_live and seen
-        else None,
-        decode_off_by=over(on_live.decode_speed, seen.decode_speed) - 1
-        if on_live and seen
-        else None,
-        by_depth=tuple(
-            DepthCount(d, 400 - 10 * d, int((400 - 10 * d) * rate**d)) for d in range(1, n_max + 1)
-        ),
+        **over(found, figures(bare)),
+        by_depth=tuple(DepthCount(d, n, int(n * rate**d)) for d, n in drafted.items()),
         categories=by_category(runs),
         prompts=by_prompt(runs),
     )
+    if not live:
+        return guess
+    known = {run.id for run in live}
+    on_live = figures([run for run in runs if run.id in known])
+    ratios = over(on_live, figures(live))
+    off_by, decode_off_by = ratios["speedup"] - 1, ratios["decode_speedup"] - 1
+    return replace(guess, on_live=on_live, off_by=off_by, decode_off_by=decode_off_by)
 
 
-def over(value: float | None, reference: float | None) -> float:
-    assert value is not None
-    assert reference
-    return value / reference
+def over(found: Figures, base: Figures) -> dict[str, Any]:
+    """Both speedups."""
+    whole, decode = (
+        (objective.of(found) or 0.0) / (objective.of(base) or 0.0)
+        for objective in (Objective.END_TO_END_SPEED, Objective.DECODE_SPEED)
+    )
+    return {"speedup": whole, "decode_speedup": decode}
+
+
+def ran(one: Candidate, runs: Sequence[PromptRun], bare: Sequence[PromptRun]) -> Candidate:
+    """``one`` after it ran live, while no draft had ``bare``."""
+    return replace(
+        one,
+        live=figures(runs),
+        reason=None,
+        categories=by_category(runs),
+        **over(figures(runs), figures(bare)),
+        prompts=by_prompt(runs, live=True),
+        starts=len({run.block for run in runs}),
+    )
 
 
 def candidate(
@@ -191,31 +208,29 @@ def candidate(
     speed = 100.0 if name is None else 180.0 - 9 * index % 70 - abs(n_max - 4) * 4
     length = n_max if name is not None else 0
     runs = requests(speed, length, rate, count=count, slow=slow) if live else []
-    bare = requests(100.0, count=count)
-    found = figures(runs) if live else None
     said = requests(speed * (1.01 if name is None else 1.04), length, rate, slow=slow)
-    sure = interval(runs, bare, Objective.END_TO_END_SPEED, None, CONFIDENCE)
-    return Candidate(
+    made = replace(
+        CANDIDATE,
         name="no draft" if name is None else f"{name} n_max={n_max}",
         engine=engine,
         draft=name,
         settings=None if name is None else DraftSettings(n_max=n_max),
-        cache_type=None,
-        live=found,
-        reason=None if live else "predicted; not among the finalists",
-        categories=by_category(runs),
-        speedup=over(found.end_to_end_speed, figures(bare).end_to_end_speed) if found else None,
-        speedup_interval=sure if name is not None else None,
-        decode_speedup=over(found.decode_speed, figures(bare).decode_speed) if found else None,
-        output=OutputCheck(12, 11, 1, 0, 0, 0.15, 0.04, (57,)) if live and name else None,
+        reason="predicted; not among the finalists",
         server_peak_rss_bytes=90_000_000,
-        command=("llama-server", "-m", "target.gguf", "--port", "8080", "--host", "127.0.0.1")
-        if live
-        else (),
         predicted=prediction(requests(101.0), said, runs, length) if predicted else None,
-        prompts=by_prompt(runs, live=True) if live else None,
-        starts=len({run.block for run in runs}) or None,
     )
+    if not live:
+        return made
+    bare = requests(100.0, count=count)
+    made = replace(
+        ran(made, runs, bare),
+        command=("llama-server", "-m", "target.gguf", "--port", "8080", "--host", "127.0.0.1"),
+    )
+    if name is None:
+        return made
+    sure = interval(runs, bare, Objective.END_TO_END_SPEED, None, CONFIDENCE)
+    check = OutputCheck(12, 11, 1, 0, 0, 0.15, 0.04, (57,))
+    return replace(made, speedup_interval=sure, output=check)
 
 
 def record(
@@ -230,23 +245,32 @@ def record(
     """
     candidates = [candidate(None, predicted=predicted)]
     for index, name in enumerate(names):
-        candidates += [
-            candidate(
-                name,
-                index,
-                n,
-                live=not predicted or (index < 2 and n == 4),
-                predicted=predicted,
-                count=BLOCK if predicted and index == 1 else PROMPTS,
-            )
-            for n in lengths
-        ]
-    order = sorted(candidates, key=lambda c: -(_value(c) or 0.0))
+        count = BLOCK if predicted and index == 1 else PROMPTS
+        for n in lengths:
+            live = not predicted or (index < 2 and n == 4)
+            one = candidate(name, index, n, live=live, predicted=predicted, count=count)
+            candidates.append(one)
     winner = candidates[1 + lengths.index(4)] if 4 in lengths else candidates[1]
-    rival = next(c.name for c in order if c is not winner)
-    chains = (sampled_chain(names),) if predicted else ()
-    return Record(
-        schema_version=SCHEMA_VERSION,
+    ranking = tuple(c.name for c in sorted(candidates, key=lambda c: -speedup_of(c)))
+    pick = Pick(
+        candidate=winner.name,
+        sentence="",
+        maximize="decode_speed",
+        confidence=CONFIDENCE,
+        margin=0.01,
+        value=winner.live.decode_speed if winner.live else None,
+        ranking=ranking,
+        excluded=(Excluded("IQ1_S n_max=16", "too large"),),
+        decided=True,
+        leader=winner.name,
+        rival=next(name for name in ranking if name != winner.name),
+        rival_low=0.93,
+        rival_high=0.98,
+        within={name: 0.97 if name == winner.name else 0.02 for name in ranking},
+        start_sd=0.008,
+    )
+    made = replace(
+        RECORD,
         cook="0.2.0",
         created="2026-11-21T18:00:00Z",
         command=("cook", "build", "recipes/demo.yaml"),
@@ -255,190 +279,113 @@ def record(
         recipe="demo",
         recipe_sha256="cd" * 32,
         recipe_text="version: 1\nname: demo\n",
-        demo=False,
         target="/models/target-q8_0.gguf",
         target_bytes=40_000_000,
-        prompts="demo",
         prompts_sha256="ef" * 32,
         max_tokens=192,
-        temperature=0.0,
         source_quality=Quality(3.95, 0.05, 20, 512),
         drafts=tuple(draft(name, index) for index, name in enumerate(names)),
         candidates=tuple(candidates),
         left_out=(Excluded("left out", "about 30 s a candidate"),),
-        pick=pick(winner, [c.name for c in order], rival, candidates),
+        pick=pick,
         warnings=("4 of 20 timings were disturbed",),
         steps=(
-            StepRecord(
-                "imatrix (bundled)",
-                "imatrix",
-                "12" * 32,
-                "ran",
-                9.0,
-                ("llama-imatrix", "-m", "a b"),
-            ),
+            step("imatrix (bundled)", "12" * 32, "llama-imatrix", "-m", "a b"),
             StepRecord("quantize X", "quantize", "34" * 32, "failed", None, (), "it crashed"),
         ),
         slots=parallel_speeds(names[0]) if predicted else (),
         imatrix=ImatrixCoverage(
-            chunks=100,
-            context=512,
-            perplexity=4.1,
-            entries=20,
-            experts_total=96,
-            experts_covered=90,
+            *(100, 512, 4.1, 20, 96, 90),
             layers=(LayerCoverage(1, 48, 48), LayerCoverage(2, 48, 42)),
             skipped=("blk.3.ffn_up_exps.weight",),
             skipped_count=1,
         ),
-        chains=chains,
+        chains=(sampled_chain(names),) if predicted else (),
         factors=(Factors("bundled", 0.962, 0.97, 2),) if predicted else (),
         together=True,
     )
+    return said_of(made)
 
 
-def live_only() -> Record:
-    return record(predicted=False)
+def speedup_of(one: Candidate) -> float:
+    predicted = one.predicted.decode_speedup if one.predicted else None
+    return (one.decode_speedup if one.live is not None else predicted) or 0.0
+
+
+def step(label: str, key: str, *command: str) -> StepRecord:
+    """One that ran; the first word of ``label`` is its kind."""
+    return StepRecord(label, label.partition(" ")[0], key, "ran", 9.0, command)
+
+
+def with_candidates(record: Record, *changed: Candidate) -> Record:
+    """``record`` with these in the places of those of their names, or else last, and the sentence
+    that follows."""
+    known = {c.name: c for c in changed}
+    candidates = [known.pop(c.name, c) for c in record.candidates]
+    return said_of(replace(record, candidates=(*candidates, *known.values())))
+
+
+def said_of(record: Record, **changes: Any) -> Record:
+    """``record`` with these changes of its pick, and the sentence that a build writes."""
+    pick = replace(record.pick, **changes)
+    winner = record.candidate(pick.candidate or "")
+    assert winner is not None
+    sentence = pick_sentence(pick, winner, record.candidates, 0.0)
+    return replace(record, pick=replace(pick, sentence=sentence))
 
 
 def forecast_only() -> Record:
     """Nothing ran live."""
     whole = record()
-    candidates = tuple(
-        replace(
-            c,
-            live=None,
-            prompts=None,
-            speedup=None,
-            speedup_interval=None,
-            decode_speedup=None,
-            predicted=replace(c.predicted, on_live=None, off_by=None, decode_off_by=None)
-            if c.predicted
-            else None,
-        )
+    unseen: dict[str, Any] = dict.fromkeys(("on_live", "off_by", "decode_off_by"))
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("live", "prompts", "speedup", "speedup_interval", "decode_speedup")
+    )
+    candidates = (
+        replace(c, **nothing, predicted=replace(c.predicted, **unseen) if c.predicted else None)
         for c in whole.candidates
     )
-    winner = next(c for c in candidates if c.name == whole.pick.candidate)
-    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
-    return replace(
-        whole,
-        candidates=candidates,
-        factors=(),
-        together=None,
-        pick=replace(whole.pick, value=None, sentence=sentence),
-    )
+    whole = replace(whole, factors=(), together=None, pick=replace(whole.pick, value=None))
+    return with_candidates(whole, *candidates)
 
 
 def easy_half() -> Record:
     """A draft that left after half of the prompts, on which everything is faster."""
-    whole = record()
     hard = CATEGORIES[0]
-    changed = {
-        "no draft": candidate(None),
-        "Q8_0 n_max=4": candidate("Q8_0", 0, 4, slow=(hard,)),
-        "Q4_K_M n_max=4": candidate("Q4_K_M", 0, 4, count=2 * BLOCK),
-    }
-    easy = changed["Q4_K_M n_max=4"]
-    kept = [i for i, name in enumerate(easy.prompts.categories) if name != hard]
-    runs = [one for one in requests(179.0, 4, 0.8) if one.category != hard]
-    others = [one for one in requests(100.0) if one.category != hard]
-    found, bare = figures(runs), figures(others)
-    assert len(kept) == len(runs)
-    changed["Q4_K_M n_max=4"] = replace(
-        easy,
-        live=found,
-        categories=by_category(runs),
-        prompts=by_prompt(runs, live=True),
-        speedup=over(found.end_to_end_speed, bare.end_to_end_speed),
-        decode_speedup=over(found.decode_speed, bare.decode_speed),
-        predicted=None,
+    runs, bare = (
+        [one for one in made if one.category != hard]
+        for made in (requests(179.0, 4, 0.8), requests(100.0))
     )
-    candidates = tuple(changed.get(c.name, c) for c in whole.candidates)
-    winner = next(c for c in candidates if c.name == whole.pick.candidate)
-    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
-    return replace(whole, candidates=candidates, pick=replace(whole.pick, sentence=sentence))
+    easy = replace(ran(candidate("Q4_K_M", 0, 4), runs, bare), predicted=None)
+    return with_candidates(record(), candidate(None), candidate("Q8_0", 0, 4, slow=(hard,)), easy)
 
 
 def two_engines() -> Record:
     """A second engine, whose no draft is the faster one; one draft ran live on it."""
     whole = record(("Q8_0",), (2, 4))
-    fast = [
-        replace(c, name=f"{c.name} (ik)", engine="ik")
-        for c in (candidate(None), *(candidate("Q8_0", 1, n, live=n == 4) for n in (2, 4)))
-    ]
     bare = requests(110.0)
-    base = figures(bare)
-    fast[0] = replace(
-        fast[0],
-        live=base,
-        prompts=by_prompt(bare, live=True),
-        predicted=prediction(requests(108.0), requests(108.0), bare, 0),
-    )
-    every = [
-        replace(
-            c,
-            speedup=over(c.live.end_to_end_speed, base.end_to_end_speed),
-            decode_speedup=over(c.live.decode_speed, base.decode_speed),
-        )
-        if c.live is not None
-        else c
-        for c in (*whole.candidates, *fast)
-    ]
-    winner = next(c for c in every if c.name == whole.pick.candidate)
-    return replace(
+    fast = [ran(candidate(None), bare, bare)]
+    guess = prediction(requests(108.0), requests(108.0), bare, 0)
+    fast[0] = replace(fast[0], predicted=guess)
+    fast += [candidate("Q8_0", 1, n, live=n == 4) for n in (2, 4)]
+    every = [*whole.candidates, *(replace(c, name=f"{c.name} (ik)", engine="ik") for c in fast)]
+    whole = replace(
         whole,
         engines={**whole.engines, "ik": next(iter(whole.engines.values()))},
         drafts=(*whole.drafts, draft("Q8_0", 1, "ik")),
-        candidates=tuple(every),
         factors=(*whole.factors, Factors("ik", 1.02, 1.01, 1)),
-        pick=replace(whole.pick, sentence=pick_sentence(whole.pick, winner, every, 0.0)),
     )
-
-
-def pick(
-    winner: Candidate, ranking: Sequence[str], rival: str, candidates: Sequence[Candidate]
-) -> Pick:
-    """Decided for ``winner``, with the sentence that a build writes."""
-    made = Pick(
-        candidate=winner.name,
-        sentence="",
-        maximize="decode_speed",
-        confidence=CONFIDENCE,
-        margin=0.01,
-        value=winner.live.decode_speed if winner.live else None,
-        ranking=tuple(ranking),
-        excluded=(Excluded("IQ1_S n_max=16", "too large"),),
-        decided=True,
-        leader=winner.name,
-        rival=rival,
-        rival_low=0.93,
-        rival_high=0.98,
-        within={name: 0.97 if name == winner.name else 0.02 for name in ranking},
-        start_sd=0.008,
+    base = figures(bare)
+    return with_candidates(
+        whole, *(replace(c, **over(c.live, base)) if c.live is not None else c for c in every)
     )
-    return replace(made, sentence=pick_sentence(made, winner, candidates, 0.0))
 
 
 def undecided(record: Record) -> Record:
     """The same with the pair still open."""
-    found = record.candidate(record.pick.candidate or "")
-    assert found is not None
-    open_ = replace(
-        record.pick,
-        decided=False,
-        rival_low=0.985,
-        rival_high=1.031,
-        seconds_to_decide=400.0,
-        within=dict.fromkeys(record.pick.within, 0.4),
-    )
-    sentence = pick_sentence(open_, found, record.candidates, 0.0)
-    return replace(record, pick=replace(open_, sentence=sentence))
-
-
-def _value(one: Candidate) -> float | None:
-    if one.live is not None:
-        return one.decode_speedup
-    return one.predicted.decode_speedup if one.predicted else None
+    within = dict.fromkeys(record.pick.within, 0.4)
+    ends = {"rival_low": 0.985, "rival_high": 1.031}
+    return said_of(record, decided=False, **ends, seconds_to_decide=400.0, within=within)
 
 
 def sampled_chain(names: tuple[str, ...]) -> SampledChain:
@@ -471,7 +418,7 @@ def bare() -> Record:
 SCORED: dict[str, Callable[[], Record]] = {
     "decided": record,
     "undecided": lambda: undecided(record()),
-    "live only": live_only,
+    "live only": lambda: record(predicted=False),
     "forecast only": forecast_only,
     "a part that is easy": easy_half,
     "two engines": two_engines,
@@ -495,9 +442,8 @@ def hostile() -> Record:
     """64 drafts whose names, paths and reasons try to be markup, and figures that cannot be."""
     names = tuple(f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(64))
     whole = record(names, (2, 4, 8))
-    broken = replace(
-        figures(requests(90.0, 4)), decode_speed=None, end_to_end_speed=0.0, prompt_ms=None
-    )
+    known = figures(requests(90.0, 4))
+    broken = replace(known, decode_speed=None, end_to_end_speed=0.0, prompt_ms=None)
     candidates = list(whole.candidates)
     candidates[2] = replace(candidates[2], live=broken)
     candidates[5] = replace(candidates[5], live=None, predicted=None, reason=HOSTILE[0])
@@ -520,3 +466,16 @@ def hostile() -> Record:
         engines={HOSTILE[0]: next(iter(whole.engines.values()))},
         machine=replace(whole.machine, accelerators=HOSTILE),
     )
+
+
+def of_name(record: Record, name: str) -> Any:
+    """The candidate."""
+    return record.candidate(name)
+
+
+def tables_of(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def plots_of(section: Section) -> list[Plot]:
+    return [block for block in section.blocks if isinstance(block, Plot)]

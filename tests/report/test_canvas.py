@@ -74,26 +74,27 @@ def test_png_has_twice_the_pixels_and_a_dark_twin() -> None:
     assert light != dark
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("plain", "plain"),
-        ("a\nb\u202ec", "a b\\u202ec"),
-        ("x" * 50, "x" * 39 + "…"),
-    ],
-)
-def test_labels_are_clean_and_short(given: str, shown: str) -> None:
-    assert label(given) == shown
+def test_labels_are_clean_and_short() -> None:
+    assert label("a\nb\u202ec") == "a b\\u202ec"
+    assert label("x" * 50) == "x" * 39 + "…"
+
+
+def named_texts(points: list[tuple[float, float]], names: list[Named]) -> list[ElementTree.Element]:
+    """The texts of a plot of ``points`` with these ``names``."""
+
+    def draw(sheet: Sheet) -> None:
+        axes = sheet.axes()
+        axes.plot([x for x, _ in points], [y for _, y in points], "o")
+        axes.set_xlim(*(ends[0] for ends in (points[0], points[-1])))
+        sheet.name(axes, names, 9)
+
+    return [*ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw))).iter(f"{SVG}text")]
 
 
 def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
-    def draw(sheet: Sheet) -> None:
-        axes = sheet.axes()
-        axes.plot([0, 1, 2], [0, 1, 2], "o")
-        sheet.name(axes, [Named(1, 1, f"name {i}", i == 0) for i in range(4)], 9)
-
-    root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw)))
-    names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("name")]
+    every = [Named(1, 1, f"name {i}", i == 0) for i in range(4)]
+    found = named_texts([(0, 0), (1, 1), (2, 2)], every)
+    names = [e for e in found if (e.text or "").startswith("name")]
     assert len(names) == 4
     boxes = []
     for name in names:
@@ -105,14 +106,8 @@ def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
 
 
 def test_at_the_edge_a_name_turns_inward() -> None:
-    def draw(sheet: Sheet) -> None:
-        axes = sheet.axes()
-        axes.plot([0, 100], [0, 1], "o")
-        axes.set_xlim(0, 100)
-        sheet.name(axes, [Named(100, 1, "the last"), Named(0, 0, "the first")], 9)
-
-    root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw)))
-    styles = {e.text: e.get("style", "") for e in root.iter(f"{SVG}text")}
+    ends = [Named(100, 1, "the last"), Named(0, 0, "the first")]
+    styles = {e.text: e.get("style", "") for e in named_texts([(0, 0), (100, 1)], ends)}
     assert "end" in styles["the last"]
     assert "end" not in styles["the first"]
 
@@ -141,10 +136,6 @@ def test_words_and_marks_stand_out(theme: Colours) -> None:
         assert contrast(theme[name], theme["page"]) >= 4.5, name
     for index in range(SERIES):
         assert contrast(theme[f"s{index}"], theme["page"]) >= 3, index
-
-
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_reads_on_every_step_of_the_ramp(theme: Colours) -> None:
     for step in range(RAMP):
         fill, ink = ramp(step + 0.5, 0, RAMP)
         assert fill == f"h{step}"
@@ -152,9 +143,7 @@ def test_text_reads_on_every_step_of_the_ramp(theme: Colours) -> None:
 
 
 def test_the_ramp_ends_where_its_scale_does() -> None:
-    assert ramp(-1, 0, 8)[0] == "h0"
-    assert ramp(99, 0, 8)[0] == "h7"
-    assert ramp(5, 5, 5)[0] == "h4"
+    assert [ramp(*scale)[0] for scale in ((-1, 0, 8), (99, 0, 8), (5, 5, 5))] == ["h0", "h7", "h4"]
 
 
 CELLS = (
@@ -176,15 +165,11 @@ def test_a_map_is_as_high_as_its_rows() -> None:
 
 
 def test_blocks_hold_what_has_room() -> None:
-    text = drawn(("one", CELLS))
-    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K", "ffn down"):
+    text = drawn(("one", CELLS[::-1]))
+    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K"):
         assert word in text, word
     assert "no room here" not in text
-    text = drawn(("one", CELLS[::-1]))
     places = [text.index(f">{row}<") for row in ("output", "ffn down", "attention")]
     assert places == sorted(places), "rows are in the order of their first cells"
-
-
-def test_several_maps_stand_next_to_each_other() -> None:
     text = drawn(("one", CELLS), ("other <b>", CELLS[:1]), ("other <b>", CELLS[1:]))
-    assert text.count("other &lt;b&gt;") == 2, "also of one title"
+    assert text.count("other &lt;b&gt;") == 2, "maps stand next to each other, also of one title"

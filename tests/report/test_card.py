@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
-from cook.record.record import Record, StepRecord
+from cook.record.record import Record
 from cook.report.card import MARK, CardFacts, card
 from cook.report.commands import script, shell
+from tests.report.records import step
 
 RULES = r"blk\..*\.attn_qkv.*=q8_0,blk\..*\.ffn_down_exps\.weight=iq1_kt,token_embd\.weight=q8_0"
+STORE = "/home/me/store"
 FACTS = CardFacts(
     title="Ling",
     files={"Q8_0": ("Ling-Q8_0.gguf",), "Q4_K_M": ("Ling-Q4_K_M.gguf",)},
@@ -30,55 +32,42 @@ FACTS = CardFacts(
 )
 
 
-def made(record: Record) -> Record:
-    """``record`` with the commands that made its quants: one of each engine's manner."""
-    first, second, _ = record.drafts
-    tool = "/opt/build/bin/llama-quantize"
-    source = "/models/Ling-BF16-00001-of-00002.gguf"
-    outputs = ("/home/me/store/tmp/ab12/model.gguf", "/home/me/store/tmp/cd34/model.gguf")
-    matrix = ("--imatrix", "/home/me/store/imatrix/77/imatrix.dat")
-    return replace(
-        record,
-        engines={"bundled": EngineIdentity(Flavour.IK_LLAMA_CPP, "4000 (8337e4c)", None, "0" * 64)},
-        steps=(
-            StepRecord(
-                "imatrix (ik)",
-                "imatrix",
-                "a" * 64,
-                "ran",
-                9.0,
-                (
-                    *("/opt/build/bin/llama-imatrix", "-m", source, "-f", "/x/calibration v1.txt"),
-                    *("-o", "/home/me/store/tmp/77/imatrix.dat", "-c", "512", "-fa", "off"),
-                ),
-            ),
-            StepRecord(
-                "quantize Q8_0 (ik)",
-                "quantize",
-                first.key,
-                "ran",
-                9.0,
-                (tool, *matrix, "--custom-q", RULES, source, outputs[0], "IQ1_KT", "8"),
-            ),
-            StepRecord(
-                "quantize Q4_K_M (llama.cpp)",
-                "quantize",
-                second.key,
-                "ran",
-                9.0,
-                (
-                    *(tool, "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0"),
-                    *(source, outputs[1], "Q4_K_M", "8"),
-                ),
-            ),
-        ),
-    )
+def commands(source: str, matrix: tuple[str, str], text: str, *outputs: str) -> list[list[str]]:
+    """Of an importance matrix and of two quants, one of each engine's manner; ``matrix`` as it is
+    written and as it is read."""
+    return [
+        ["llama-imatrix", "-m", source, "-f", text, "-o", matrix[0], "-c", "512", "-fa", "off"],
+        [
+            *("llama-quantize", "--imatrix", matrix[1], "--custom-q", RULES),
+            *(source, outputs[0], "IQ1_KT", "8"),
+        ],
+        [
+            *("llama-quantize", "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0"),
+            *(source, outputs[1], "Q4_K_M", "8"),
+        ],
+    ]
 
 
 @pytest.fixture
 def record(records: ModuleType) -> Record:
-    found: Record = made(records.record())
-    return found
+    """One with the commands that made its quants."""
+    made: Record = records.record()
+    ran = commands(
+        "/models/Ling-BF16-00001-of-00002.gguf",
+        (f"{STORE}/tmp/77/imatrix.dat", f"{STORE}/imatrix/77/imatrix.dat"),
+        "/x/calibration v1.txt",
+        *(f"{STORE}/tmp/{name}/model.gguf" for name in ("ab12", "cd34")),
+    )
+    labels = ("imatrix (ik)", "quantize Q8_0 (ik)", "quantize Q4_K_M (llama.cpp)")
+    keys = ("a" * 64, made.drafts[0].key, made.drafts[1].key)
+    return replace(
+        made,
+        engines={"bundled": EngineIdentity(Flavour.IK_LLAMA_CPP, "4000 (8337e4c)", None, "0" * 64)},
+        steps=tuple(
+            step(label, key, f"/opt/build/bin/{tool}", *words)
+            for label, key, (tool, *words) in zip(labels, keys, ran, strict=True)
+        ),
+    )
 
 
 def front_matter(text: str) -> dict[str, object]:
@@ -89,8 +78,7 @@ def front_matter(text: str) -> dict[str, object]:
 
 
 def test_the_hub_reads_the_front_matter(record: Record) -> None:
-    matter = front_matter(card(record, FACTS))
-    assert matter == {
+    assert front_matter(card(record, FACTS)) == {
         "quantized_by": "me",
         "pipeline_tag": "text-generation",
         "base_model": "inclusionAI/Ling",
@@ -103,26 +91,7 @@ def test_the_hub_reads_the_front_matter(record: Record) -> None:
     assert not {"base_model", "base_model_relation", "license"} & set(unknown)
 
 
-def test_every_figure_has_its_counts_and_settings(record: Record) -> None:
-    text = card(record, FACTS)
-    (row,) = [r for r in text.splitlines() if r.startswith("| Q8_0 |")]
-    live = record.candidates[2].live
-    assert live.acceptance_rate is not None
-    assert live.acceptance_rate == record.candidates[2].predicted.figures.acceptance_rate
-    assert f"{live.acceptance_rate:.1%} ({live.accepted}/{live.drafted})" in row
-    assert "| 4 |" in row
-    assert "| 16.2 MiB |" in row
-    assert "4.0000 ± 0.0500" in row
-    assert "(1.67-1.73)" in row
-    assert re.search(
-        r"^\| no draft \|( - \|){6} 100\.01 \| 92\.44 \| 1\.00x \| live \|", text, flags=re.M
-    )
-    assert re.search(r"prompts `?demo`?", text)
-    assert "at most 192 tokens a reply, temperature 0" in text
-    assert "IQ1_S" not in text, "only what is published is on the card"
-
-
-def test_figures_of_a_replay_are_marked(record: Record) -> None:
+def test_only_what_is_published_is_on_the_card_and_a_replay_is_marked(record: Record) -> None:
     predicted = tuple(
         replace(c, live=None, speedup=None) if c.draft == "Q8_0" else c for c in record.candidates
     )
@@ -133,6 +102,7 @@ def test_figures_of_a_replay_are_marked(record: Record) -> None:
     cells = dict(zip(columns, row.split(" | "), strict=True))
     assert cells["end-to-end t/s"] != "-"
     assert row.endswith("| predicted |")
+    assert "IQ1_S" not in text
 
 
 def test_the_warnings_of_the_record_are_on_the_card(record: Record) -> None:
@@ -155,19 +125,15 @@ def test_the_cards_of_any_record(records: ModuleType) -> None:
         assert len({len(re.findall(r"(?<!\\)\|", r)) for r in rows}) <= 1
 
 
-def blocks(text: str) -> list[str]:
-    return re.findall(r"```bash\n(.*?)\n```", text, flags=re.DOTALL)
-
-
-def ran(text: str, folder: Path, *tools: str) -> list[list[str]]:
-    """What each of the ``tools`` is given when bash runs ``text``, call by call."""
+def ran(text: str, folder: Path) -> list[list[str]]:
+    """What llama.cpp's tools are given when bash runs ``text``, call by call."""
     folder.mkdir(exist_ok=True)
     out = folder / "out"
     out.unlink(missing_ok=True)
-    for tool in (*tools, "nproc"):
+    kept = 'printf \'%s\\0\' "${0##*/}" "$@" $\'\\n\' >> "$OUT"'
+    for tool in ("llama-quantize", "llama-imatrix", "llama-server", "nproc"):
         fake = folder / tool
-        record = 'printf \'%s\\0\' "${0##*/}" "$@" $\'\\n\' >> "$OUT"'
-        fake.write_text("#!/bin/bash\n" + ("echo 8\n" if tool == "nproc" else f"{record}\n"))
+        fake.write_text(f"#!/bin/bash\n{'echo 8' if tool == 'nproc' else kept}\n")
         fake.chmod(0o755)
     env = {"PATH": f"{folder}:/usr/bin:/bin", "OUT": str(out)}
     subprocess.run(["bash", "-c", text], check=True, env=env, cwd=folder)
@@ -175,31 +141,19 @@ def ran(text: str, folder: Path, *tools: str) -> list[list[str]]:
 
 
 def test_one_script_runs_what_cook_ran(record: Record, tmp_path: Path) -> None:
-    (found,) = [b for b in blocks(card(record, FACTS)) if "llama-quantize" in b]
-    assert ran(found, tmp_path, "llama-quantize", "llama-imatrix") == [
-        [
-            *("llama-imatrix", "-m", "Ling-BF16-00001-of-00002.gguf", "-f", "calibration v1.txt"),
-            *("-o", "imatrix-Ling.dat", "-c", "512", "-fa", "off"),
-        ],
-        [
-            *("llama-quantize", "--imatrix", "imatrix-Ling.dat", "--custom-q", RULES),
-            *("Ling-BF16-00001-of-00002.gguf", "Ling-Q8_0.gguf", "IQ1_KT", "8"),
-        ],
-        [
-            *("llama-quantize", "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0"),
-            *("Ling-BF16-00001-of-00002.gguf", "Ling-Q4_K_M.gguf", "Q4_K_M", "8"),
-        ],
-    ]
+    blocks = re.findall(r"```bash\n(.*?)\n```", card(record, FACTS), flags=re.DOTALL)
+    (found,) = [block for block in blocks if "llama-quantize" in block]
+    source, matrix = "Ling-BF16-00001-of-00002.gguf", ("imatrix-Ling.dat",) * 2
+    files = ("Ling-Q8_0.gguf", "Ling-Q4_K_M.gguf")
+    assert ran(found, tmp_path) == commands(source, matrix, "calibration v1.txt", *files)
     # As on the card of the field thread: one rule a line; the source is named once.
     assert "\n" + RULES.replace(",", "\n") + "\n" in found
-    assert found.count("Ling-BF16-00001-of-00002.gguf") == 1
+    assert found.count(source) == 1
 
 
 def test_threads_are_those_of_whoever_runs_the_script() -> None:
-    words = ("llama-imatrix", "-m", "x.gguf", "-t", "2", "--threads", "1")
-    made = StepRecord("imatrix", "imatrix", "0", "ran", 1.0, words)
-    step = StepRecord("q", "quantize", "1", "ran", 1.0, ("llama-quantize", "x", "y", "Q8_0", "2"))
-    text = script("with b1", [made], [step])
+    made = step("imatrix", "0", "llama-imatrix", "-m", "x.gguf", "-t", "2", "--threads", "1")
+    text = script("with b1", [made], [step("quantize", "1", "llama-quantize", "x", "y", "Q8", "2")])
     assert text.count('"$threads"') == 3
     assert "-t 2" not in text
 
@@ -215,30 +169,20 @@ def test_bash_gives_back_any_words(
     tmp_path_factory: pytest.TempPathFactory, rules: list[str], words: list[str]
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "words"
-    joined = ",".join(f"{rule}=q8_0" for rule in rules)
-    argv = ("llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "4")
-    step = StepRecord("quantize", "quantize", "0", "ran", 1.0, argv)
-    tools = ("llama-quantize", "llama-server")
-    assert ran(script("a comment\nof two lines", (), [step]), folder, *tools) == [
-        ["llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "8"]
-    ]
-    assert ran(shell(["llama-server", *words]), folder, *tools) == [["llama-server", *words]]
+    argv = ["llama-quantize", "--custom-q", ",".join(f"{rule}=q8_0" for rule in rules)]
+    argv += ["IN", "OUT", "Q8_0"]
+    text = script("a comment\nof two lines", (), [step("quantize", "0", *argv, "4")])
+    assert ran(text, folder) == [[*argv, "8"]]
+    assert ran(shell(["llama-server", *words]), folder) == [["llama-server", *words]]
 
 
 def test_a_quant_of_fewer_experts_is_made_of_the_whole_one(record: Record) -> None:
     """Both commands are in the script; only the second one's file is published."""
-    quantized = record.steps[1]
-    folder = f"/home/me/store/quantize/{quantized.key}"
-    reduced = StepRecord(
-        "reduce Q8_0 experts=4",
-        "reduce",
-        "b" * 64,
-        "ran",
-        0.1,
-        (
-            *("llama-quantize", "--override-kv", "bailingmoe2.expert_used_count=int:4"),
-            *(f"{folder}/model.gguf", "/home/me/store/tmp/ef56/model.gguf", "COPY", "1"),
-        ),
+    reduced = step(
+        *("reduce Q8_0 experts=4", "b" * 64),
+        *("llama-quantize", "--override-kv", "bailingmoe2.expert_used_count=int:4"),
+        *(f"{STORE}/quantize/{record.steps[1].key}/model.gguf", f"{STORE}/tmp/ef56/model.gguf"),
+        *("COPY", "1"),
     )
     first, *rest = record.drafts
     fewer = replace(first, quant="Q8_0 experts=4", key=reduced.key, path="/home/me/x/model.gguf")
@@ -247,9 +191,8 @@ def test_a_quant_of_fewer_experts_is_made_of_the_whole_one(record: Record) -> No
     text = card(record, facts)
     making = text[text.index("Secret recipe") :]
     assert making.count("llama-quantize") == 2
-    assert "Ling-Q8_0.gguf" in making
-    assert "expert_used_count=int:4" in making
-    assert "Ling-Q8_0-experts-4.gguf" in making
+    for words in ("Ling-Q8_0.gguf", "expert_used_count=int:4", "Ling-Q8_0-experts-4.gguf"):
+        assert words in making
     assert making.index("IQ1_KT") < making.index("COPY")
     assert "/home/me" not in text
     assert "imatrix" in text[: text.index("# Ling")], "its tag"

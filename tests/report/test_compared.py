@@ -6,9 +6,10 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.engines.base import DraftSettings
+from cook.record.record import Record
 from cook.report.compared import (
+    Basis,
     at_common_setting,
-    best_of_each,
     draft_label,
     draft_of,
     kind_of,
@@ -16,29 +17,24 @@ from cook.report.compared import (
     setting,
 )
 
+KINDS: tuple[Basis, ...] = ("live", "predicted")
 
-def test_live_and_predicted_are_not_mixed(records: ModuleType) -> None:
-    assert kind_of(records.record(predicted=False)) == "live"
-    record = records.record()
+
+def test_live_and_predicted_are_not_mixed(record: Record) -> None:
     assert kind_of(record) == "predicted"
-    assert len(scored(record, "live")) == 2
-    assert len(scored(record, "predicted")) == 9
+    both = [c for c in record.candidates if c.live is not None]
+    assert kind_of(replace(record, candidates=tuple(both))) == "live", "where it is even"
+    assert [len(scored(record, kind)) for kind in KINDS] == [2, 9]
 
 
-def test_each_draft_at_its_best_setting_best_first(records: ModuleType) -> None:
-    found = best_of_each(records.record(), "predicted")
-    assert [s.draft for s in found] == ["Q8_0", "Q4_K_M", "IQ1_S"]
-    assert {s.candidate.name.partition(" ")[2] for s in found} == {"n_max=4"}
-    speeds = [s.figures.decode_speed or 0 for s in found]
-    assert speeds == sorted(speeds, reverse=True)
-
-
-def test_acceptance_is_compared_at_the_setting_most_drafts_have(records: ModuleType) -> None:
-    chosen, found = at_common_setting(records.record(), "predicted")
-    assert chosen == "draft length 4", "the pick's own, where all are as common"
-    assert len(found) == 3
-    chosen, found = at_common_setting(records.record(), "live")
-    assert (chosen, len(found)) == ("draft length 4", 2)
+def test_acceptance_is_compared_at_the_setting_most_drafts_have(
+    records: ModuleType, record: Record
+) -> None:
+    found = [at_common_setting(record, kind) for kind in KINDS]
+    assert [(chosen, len(every)) for chosen, every in found] == [
+        ("draft length 4", 2),
+        ("draft length 4", 3),
+    ], "the pick's own"
     assert at_common_setting(records.bare(), "live") == ("", [])
 
 
@@ -51,8 +47,8 @@ def test_a_quant_of_two_engines_is_two_drafts(records: ModuleType) -> None:
     assert draft_of(record, records.candidate("A", engine="gone")) == record.drafts[0]
 
 
-def test_settings_are_told_in_full(records: ModuleType) -> None:
+def test_settings_are_given_in_full(records: ModuleType, record: Record) -> None:
     one = records.candidate("A")
     whole = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
-    assert setting(records.record(), whole) == "draft length 8 n_min=2 p_min=0.5"
-    assert setting(records.record(), records.candidate(None)) == "no draft"
+    assert setting(record, whole) == "draft length 8 n_min=2 p_min=0.5"
+    assert setting(record, records.candidate(None)) == "no draft"

@@ -1,19 +1,95 @@
-"""Sections: the drafts in other conditions, under the sampling chains other than the deployed one,
-and with requests in parallel."""
+"""Sections: the drafts by condition. Acceptance by category of prompt; under the sampling chains
+other than the deployed one; with requests in parallel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cook.record.record import ChainFigures, Record, SampledChain, SlotSpeed
-from cook.report.canvas import Plot, Sheet
-from cook.report.compared import picked
-from cook.report.document import Block, Cells, Items, Section, Text, figures
+from cook.record.record import ChainFigures, Figures, Record, SampledChain, SlotSpeed
+from cook.report.canvas import LEGEND_LABEL, Plot, Sheet, label
+from cook.report.compared import (
+    at_common_setting,
+    drawn,
+    kind_of,
+    order_of,
+    picked,
+    picked_draft,
+)
+from cook.report.document import Block, Cells, Items, Section, figures
 from cook.report.speedups import acceptance_error, speed_interval, speedup_text
 from cook.report.texts import counts, tokens_per_s, with_error
 from cook.units import number, plural
 
-TITLE = "Other sampling chains"
+BY_CATEGORY = "Acceptance by category"
+MOST_DRAFTS = 8
+MOST_CATEGORIES = 24
+LEAST_POINTS = 5.0
+
+
+def acceptance(record: Record) -> Section:
+    """A row a category, a mark a draft, all drafts at one setting: acceptance falls with length."""
+    kind = kind_of(record)
+    chosen, every = at_common_setting(record, kind)
+    rates: dict[str, dict[str, Figures]] = {}
+    errors: dict[tuple[str, str], float | None] = {}
+    for one in every:
+        for name, found in one.categories.items():
+            if found.acceptance_rate is not None:
+                rates.setdefault(one.draft, {})[name] = found
+                errors[one.draft, name] = acceptance_error(one.prompts, name)
+    categories = list(dict.fromkeys(name for found in rates.values() for name in found))
+    if not categories:
+        return Section("category", BY_CATEGORY, absent="no candidate has counts by category")
+    best, order = picked_draft(record), order_of(record)
+    cells = {
+        (draft, name): f"{found.acceptance_rate:.1%} ({counts(found)})"
+        for draft, by_name in rates.items()
+        for name, found in by_name.items()
+    }
+    table = figures(
+        ("draft", *categories),
+        ((draft, *(cells.get((draft, c)) for c in categories)) for draft in rates),
+        title="Figures: acceptance, accepted/drafted",
+        pick=best,
+    )
+    drafts = drawn([*rates], MOST_DRAFTS, best)
+    rows = categories[:MOST_CATEGORIES]
+
+    def draw(sheet: Sheet) -> None:
+        axes = sheet.axes("acceptance, %")
+        step = 0.5 / len(drafts)
+        for index, draft in enumerate(drafts):
+            colour, marker = sheet.series(order.get(draft, 0))
+            aside = (index - (len(drafts) - 1) / 2) * step
+            there = [(place, name) for place, name in enumerate(rows) if name in rates[draft]]
+            axes.errorbar(
+                [100 * (rates[draft][name].acceptance_rate or 0.0) for _, name in there],
+                [place + aside for place, _ in there],
+                xerr=[100 * (errors[draft, name] or 0.0) for _, name in there],
+                fmt=marker if len(order) > 8 else "o",
+                color=colour,
+                elinewidth=1.0,
+                markersize=9 if draft == best else 6.5,
+                label=label(draft, LEGEND_LABEL),
+            )
+        sheet.rows(axes, rows, 20)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.margins(x=0.06)
+        sheet.span(axes, "x", LEAST_POINTS)
+        sheet.legend(axes)
+
+    height = 110 + 30 * len(rows) + 9 * len(drafts)
+    plot = Plot(
+        "category", BY_CATEGORY, table.alt(f"{BY_CATEGORY} at {chosen}"), draw, height=height
+    )
+    how = "as replayed" if kind == "predicted" else "measured live"
+    lead = f"Every draft at {chosen}, {how}."
+    if any(error is not None for error in errors.values()):
+        lead += " Bars are standard errors, by how prompts differ."
+    return Section("category", BY_CATEGORY, lead, (plot, table))
+
+
+OTHER_CHAINS = "Other sampling chains"
 LEAD = (
     "Forecast on text that the target wrote under each chain, every draft at the settings that are "
     "best there. The engine accepts a drafted token "
@@ -28,7 +104,7 @@ COLUMNS = (
 def other_chains(record: Record) -> Section:
     """A table a chain."""
     if not record.chains:
-        return Section("sampling", TITLE, absent="the recipe names one sampling chain")
+        return Section("sampling", OTHER_CHAINS, absent="the recipe names one sampling chain")
     blocks: list[Block] = []
     for chain in record.chains:
         name = _name(record, chain)
@@ -55,7 +131,7 @@ def other_chains(record: Record) -> Section:
                 )
             )
         blocks.append(figures(COLUMNS, rows, title=None, caption=name))
-    return Section("sampling", TITLE, LEAD, tuple(blocks))
+    return Section("sampling", OTHER_CHAINS, LEAD, tuple(blocks))
 
 
 def chain_answers(record: Record) -> Iterator[str]:
@@ -150,7 +226,7 @@ def in_parallel(record: Record) -> Section:
         "that several slots make, nothing fitted on such runs; filled points ran live. At each "
         "number of slots the draft length is that which is predicted to be best there."
     )
-    return Section("slots", IN_PARALLEL, lead, (plot, *map(Text, answers(speeds)), table))
+    return Section("slots", IN_PARALLEL, lead, (plot, *answers(speeds), table))
 
 
 def best_at(speeds: Sequence[SlotSpeed], slots: int) -> SlotSpeed | None:

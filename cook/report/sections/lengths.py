@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from cook.record.record import Record
-from cook.report.candidates import REPLAYED
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import draft_label, not_drawn, order_of, other_settings, picked
 from cook.report.document import Section, figures
+from cook.report.sections.tables import REPLAYED
 from cook.report.speedups import DECODE, WHOLE, Speed, base_of, speed_of
 from cook.report.texts import tokens_per_s
 

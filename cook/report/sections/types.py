@@ -1,13 +1,24 @@
-"""Sections: which tensor has which type, and what the importance matrix covers."""
+"""Sections: what the quants are. Which tensor has which type, what the importance matrix covers,
+and perplexity and KL divergence against size."""
 
 from __future__ import annotations
 
-from cook.record.record import Record, TypeSpan
-from cook.report.canvas import LayerCell, Plot, Sheet, map_plot, shade_of
-from cook.report.compared import best_of_each, kind_of, label_of, not_drawn, picked_draft
-from cook.report.document import Block, Cells, Items, Section, Table, Text, figures
-from cook.report.texts import clipped
-from cook.units import number
+from collections.abc import Sequence
+from math import inf
+
+from cook.record.record import Draft, Record
+from cook.report.canvas import LayerCell, Named, Plot, Sheet, map_plot, shade_of
+from cook.report.compared import (
+    best_of_each,
+    kind_of,
+    label_of,
+    not_drawn,
+    order_of,
+    picked_draft,
+)
+from cook.report.document import Block, Cells, Items, Section, Table, figures
+from cook.report.texts import binary_unit, clipped, divergence, perplexity
+from cook.units import number, size
 
 TITLE = "Types by layer and tensor group"
 MOST_MAPS = 6
@@ -34,25 +45,23 @@ def types(record: Record) -> Section:
         rows,
         words=("group", "types (tensors a layer)"),
     )
-    maps = [
-        (clipped(name, 34) + (" (the pick)" if name == best else ""), [*map(_cell, mapped[name])])
-        for name in drawn
-    ]
+    maps = []
+    for name in drawn:
+        cells = []
+        for span in mapped[name]:
+            bpw, names = number(span.bpw) or "?", " + ".join(span.types)
+            every = " + ".join(f"{type_name} x{count}" for type_name, count in span.types.items())
+            longest = every if len(span.types) > 1 else names
+            texts = (f"{longest}  {bpw}", f"{names}  {bpw}", bpw)
+            shade = None if span.bpw is None else shade_of(span.bpw)
+            cells.append(LayerCell(span.group, span.first_layer, span.last_layer, shade, texts))
+        maps.append((clipped(name, 34) + (" (the pick)" if name == best else ""), cells))
     plot = map_plot("types", TITLE, table.alt("Bits per weight by layer and tensor group"), maps)
     lead = (
         "Bits per weight and types of the matrices, darker for more bits (lighter on a dark page); "
         "layers that are alike stand as one block. Norms and biases are never quantized."
     )
     return Section("types", TITLE, lead, (plot, *not_drawn(order, drawn), table))
-
-
-def _cell(span: TypeSpan) -> LayerCell:
-    bpw = number(span.bpw) or "?"
-    names = " + ".join(span.types)
-    counts = " + ".join(f"{name} x{count}" for name, count in span.types.items())
-    texts = (f"{counts if len(span.types) > 1 else names}  {bpw}", f"{names}  {bpw}", bpw)
-    shade = None if span.bpw is None else shade_of(span.bpw)
-    return LayerCell(span.group, span.first_layer, span.last_layer, shade, texts)
 
 
 COVERAGE = "Importance matrix"
@@ -91,12 +100,126 @@ def coverage(record: Record) -> Section:
         )
         blocks.append(Plot("imatrix", "Experts with data, by layer", alt, draw))
     elif shares:
-        blocks.append(Text("Every expert of every layer saw tokens."))
+        blocks.append("Every expert of every layer saw tokens.")
     else:
-        blocks.append(Text("The model has no experts."))
+        blocks.append("The model has no experts.")
     if found.skipped:
         more = found.skipped_count - len(found.skipped)
         names = [*found.skipped, *([f"and {more} more"] if more > 0 else [])]
-        blocks += [Text("Tensors without any data:"), Items(tuple(names))]
+        blocks += ["Tensors without any data:", Items(tuple(names))]
     lead = "Experts that saw no token of the calibration text are quantized blindly."
     return Section("imatrix", COVERAGE, lead, tuple(blocks))
+
+
+QUALITY = "Quality against size"
+MOST_LABELS = 12
+PLOTS = (
+    ("perplexity", "Perplexity (PPL)", "PPL"),
+    ("mean_kld", "Mean KL divergence (KLD), nats", "mean KLD"),
+)
+"""(attribute of the quality, title, column) of the figures, less of which is better."""
+
+
+def quality(record: Record) -> Section:
+    """Two plots, PPL and KLD, and the table of both."""
+    measured = {
+        name: [d for d in record.drafts if d.file_bytes and _figure(d, name) is not None]
+        for name, *_ in PLOTS
+    }
+    if not any(measured.values()):
+        reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
+        why = reasons[0] if reasons else "no quant was evaluated"
+        return Section("quality", QUALITY, absent=why)
+    front = pareto(measured["perplexity"], "perplexity")
+    titles = [
+        *("quant", "size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top, %", "PPL front"),
+        *("alone t/s", "why not"),
+    ]
+    rows: list[Cells] = []
+    for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
+        found = draft.quality
+        rows.append(
+            (
+                label_of(record, draft),
+                size(draft.file_bytes),
+                number(draft.bpw, ".3f"),
+                perplexity(found),
+                divergence(found, 5),
+                number(found.p99_kld, ".4f") if found else None,
+                number(found.same_top_percent, ".1f") if found else None,
+                "yes" if draft in front else "",
+                number(draft.speed.tokens_per_s, ".0f") if draft.speed else None,
+                draft.quality_reason,
+            )
+        )
+    table = figures(titles, rows, pick=picked_draft(record), words=("why not",))
+    if not any(row[-1] for row in rows):
+        table = table.only(titles[:-1])
+    blocks: list[Block] = []
+    for name, title, column in PLOTS:
+        if measured[name]:
+            alt = table.only(("quant", "size", column)).alt(f"{title} against file size")
+            blocks.append(_quality_plot(record, name, title, measured[name], alt))
+        else:
+            blocks.append(f"{title}: not measured in this record.")
+    lead = (
+        "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
+        "better than. Neither figure says how much a target accepts: see acceptance by category."
+    )
+    return Section("quality", QUALITY, lead, (*blocks, table))
+
+
+def _figure(draft: Draft, name: str) -> float | None:
+    found: float | None = getattr(draft.quality, name, None)
+    return found
+
+
+def pareto(drafts: Sequence[Draft], name: str) -> list[Draft]:
+    """Those that no other one beats in size and in the figure, smallest first."""
+    front: list[Draft] = []
+    least = inf
+    for draft in sorted(drafts, key=lambda d: (d.file_bytes or 0, _figure(d, name) or 0.0)):
+        if (figure := _figure(draft, name) or 0.0) < least:
+            front.append(draft)
+            least = figure
+    return front
+
+
+def _quality_plot(record: Record, name: str, title: str, drafts: Sequence[Draft], alt: str) -> Plot:
+    order, best = order_of(record), picked_draft(record)
+    places = {label_of(record, d): (d.file_bytes or 0, _figure(d, name) or 0.0) for d in drafts}
+
+    def draw(sheet: Sheet) -> None:
+        unit, word = binary_unit(max(size_bytes for size_bytes, _ in places.values()))
+        axes = sheet.axes(f"file, {word}", title)
+        front = [places[label_of(record, draft)] for draft in pareto(drafts, name)]
+        axes.plot(
+            [size_bytes / unit for size_bytes, _ in front],
+            [figure for _, figure in front],
+            color=sheet.colour("muted"),
+            linewidth=1.2,
+            drawstyle="steps-post",
+            zorder=1,
+        )
+        if name == "perplexity" and record.source_quality is not None:
+            sheet.level(axes, record.source_quality.perplexity, "source")
+        for draft in drafts:
+            label = label_of(record, draft)
+            size_bytes, figure = places[label]
+            colour, marker = sheet.series(order[label])
+            axes.errorbar(
+                [size_bytes / unit],
+                [figure],
+                yerr=[_figure(draft, f"{name}_error") or 0.0],
+                fmt=marker,
+                color=colour,
+                markersize=6,
+                capsize=3,
+                elinewidth=1.2,
+                zorder=3,
+            )
+        axes.margins(x=0.14, y=0.15)
+        named = [Named(at / unit, figure, n, n == best) for n, (at, figure) in places.items()]
+        sheet.name(axes, named, MOST_LABELS)
+
+    return Plot("divergence" if name == "mean_kld" else name, title, alt, draw)
