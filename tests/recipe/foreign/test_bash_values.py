@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.errors import RecipeError
+from cook.errors import InputError, RecipeError
 from cook.recipe.foreign.bash import Shell
 from cook.recipe.foreign.text import ForeignText, Spanned
 
@@ -16,17 +16,14 @@ BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 
 
-def held(script: str, name: str = "x") -> Spanned:
+def held(script: str) -> Spanned:
     shell = Shell()
     shell.run(ForeignText("x.sh", script))
-    values = shell.variables[name]
-    assert values is not None
-    assert len(values) == 1
-    return values[0]
+    (value,) = shell.variables["x"] or ()
+    return value
 
 
 def bash_says(script: str) -> str:
-    """What bash itself leaves in ``$x``."""
     argv = [str(BASH), "--norc", "-c", f'{script}\nprintf "%s" "$x"']
     return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout
 
@@ -38,7 +35,6 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
 @pytest.mark.parametrize(
     "script",
     [
-        "x=a # not this\n# x=b\ny='# x=c'",
         "x=a\\\nb; y=2 && z=3",
         "x=2; false || true &&\n\n y=3",
         "(cd /; (y=2); y=3); x=1",
@@ -48,22 +44,14 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         "y=$(case a in a) echo b;; esac); x=c",
         "x='a{b,c}'; x=$x{1,2}",
         'x=" "; x=$(echo "a"${x}"b" a${x}b)',
-        "x=$(printf '%s' 'a\nb' | tr '\\n' ',')",
-        "x=$(cat <<'EOF'\na\\.b=$c\nEOF\n)",
         "x=$(cat <<'EOF' | grep -v '^#'\n# a\nb\nEOF\n)\ny=1",
         "x=$(cat <<'EOF' |\n# a\nb\nEOF\n\ngrep -v '^#')\ny=1",
         "x=$(cat <<-EOF\n\ta\\.b\n\tEOF\n)",
-        "read -r -d '' x <<'EOF'\n a\nb\nEOF",
         "x=$(tr -d ' ' <<< 'a b c')",
-        "export x=1 y='2 3'",
-        "declare -r x=1",
-        BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')",
+        "export y='2 3'; declare -r x=1",
         BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | \\\n sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'\n)",
         BLOCK + "x=$(echo \"$custom\" |\n  grep -v '^#' |\n  tr '\\n' ',' | sed 's/,,*/,/g')",
-        'x="^a$=b$|c$"',
         'y=(a b); y+=c; z=d; z+=(e "f g"); x="$y${y[1]}${z[*]}${!z[*]}"',
-        'y=(a "b c"); y+=(d); x="${y[*]}-${y[1]}-$y"',
-        "y=(a 'b c'); x=; for z in \"${y[@]}\"; do x+=$z.; done",
         "y=m.f16.gguf; x=${y%.*}${y%%.*}${y#*.}${y##*.}${y/f16/q8}${y//./_}${y^^}${y^}",
         "x=${y:-a b}${z:=c}$z${z:+d}${y-e}",
         'y=1; x="${y:+a "b"}${w:-$y-c}"',
@@ -101,7 +89,6 @@ def test_variables_hold_what_bash_puts_there(script: str) -> None:
     ("script", "why"),
     [
         ("f() { grep -v a; }; x=$(echo b | f)", "does not know what `f"),
-        ("[ -f i ] && { y=1; x=2; }", "inside `&&`"),
         ("if a; then { y=1; }; x=2; fi", "inside `if`"),
         ("if a; then f() { echo 1; }; else f() { echo 2; }; fi; x=$(f)", "does not know what `f"),
         ("f() { [ -n a ] && echo b; }; x=$(f)", "only one pipeline"),
@@ -110,34 +97,27 @@ def test_variables_hold_what_bash_puts_there(script: str) -> None:
         ("x=$( (echo a); echo b)", "only one pipeline"),
         ("x=1; (x=2)", "inside `(`"),
         ("true || x=1", "inside `||`"),
-        ("y=1 && x=2", "inside `&&`"),
         ('[ -n "$1" ] &&\n x=1', "inside `&&`"),
         ("if a; then b; fi && x=1", "inside `&&`"),
         ("x=$(echo a{b,{c,d}})", "braces"),
-        ("x=$(echo a{b,'c'}$y)", "braces"),
         ("x=$(echo {1..3})", "braces"),
         ("x=$((1 + 2))", "arithmetic"),
         ("for z in *; do y+=(a b); done; x=${y[1]}", "inside `for`"),
         ("x[1]=a", "single elements of arrays"),
         ("declare -A x=([a]=b)", "arrays with keys"),
         ("y=(a $1); x=${y[1]}", "only when it runs"),
-        ("x=${y%.gguf}", "does not set $y"),
         ("y=a.b; x=${y%[.]*}", "with this pattern is not computed"),
         ("x=$(cat <(a))", "process substitution"),
-        ("x=$1", "only when it runs"),
         ("x=$y", "does not set $y"),
         ("if true; then x=1; fi", "inside `if`"),
         ("for x in *.gguf; do :; done", "runs over the files `*.gguf`"),
         ("for x; do :; done", "the script's own arguments"),
         ("for ((x=0; x<2; x++)); do :; done", "arithmetic is not computed"),
         ("while read -r x; do :; done < list", "from a pipe or a file"),
-        ("x=0; while a; do x=1; done", "inside `while`"),
         ("x=0; ((x++))", "arithmetic"),
-        ("x=0; y=$((x += 1))", "arithmetic"),
         ("x=0; let x++", "arithmetic"),
         ("x=0; until a; do y=$x; x=1; done; x=$y", "it changes in the loop"),
         ("for y in *; do x+=a; done", "it changes in the loop"),
-        ("for y in *; do z=$x; x=1; done; x=$z", "it changes in the loop"),
         ("x=1; getopts a x", "changes it"),
         ("x=1; printf -v x a", "changes it"),
         ("select x in a b; do :; done", "asks for it"),
@@ -159,14 +139,10 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
         ('x="b', '1:3: `"` without its other'),
         ("x=$(a; (b", "1:3: `$(` without `)`"),
         ("x=a(b)", "1:4: bash takes no `(` here: quote it"),
-        ("./a b(c)=d", "1:6: bash takes no `(` here: quote it"),
         ("for x in a; b", "1:1: `for` without `do`"),
-        ("f() { a", "1:1: this has no `}`"),
         ("for x in a; do b", "1:1: this has no `done`"),
         ("x=(a", "1:3: `(` without `)`"),
-        ("x=$((1", "1:3: `$(` without `)`"),
         ("x=${a", "1:3: `${` without `}`"),
-        ("while a; do b", "1:1: this has no `done`"),
         ("x=`a", "1:3: a backquote without its other"),
         ("x=`llama-quantize a`", "1:3: commands between backquotes are not read: write $(...)"),
         ("x=" + "${a:-" * 40, "1:165: nested deeper than 32"),
@@ -189,8 +165,6 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 
 
 def test_growth_is_bounded() -> None:
-    from cook.errors import InputError
-
     script = "x=" + "a" * 1000 + "\n" + "x=$x$x\n" * 40
     with pytest.raises(InputError, match="1 MiB"):
         held(script)
