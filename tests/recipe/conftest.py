@@ -14,6 +14,8 @@ from cook.recipe.load import LoadedRecipe, parse_recipe
 
 DATA = Path(__file__).parents[1] / "data"
 Tensors = tuple[TensorInfo, ...]
+HEAD = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
+"""The parts that every recipe needs, as lines 1 to 3."""
 
 
 @pytest.fixture(scope="session")
@@ -57,13 +59,8 @@ def small(tensors: Callable[..., Tensors]) -> Tensors:
 
 @pytest.fixture(scope="session")
 def recipe() -> Callable[[str], LoadedRecipe]:
-    """``recipe("quants: ...")`` adds the parts that every recipe needs, as lines 1 to 3."""
-
-    def make(body: str) -> LoadedRecipe:
-        head = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
-        return parse_recipe(head + body, Path("r.yaml"))
-
-    return make
+    """``recipe("quants: ...")`` is the recipe of that below :data:`HEAD`."""
+    return lambda body: parse_recipe(HEAD + body, Path("r.yaml"))
 
 
 @pytest.fixture(scope="session")
