@@ -48,7 +48,6 @@ _STATE_TENSORS = (".ssm_", ".time_mix_", ".shortconv.")
 _MUCH_CACHE = 0.5
 _LEAST_CACHE_BYTES = 1 << 30
 """A draft's KV cache of this size, and of this part of its weights, is worth a word."""
-_WORDS_OF_SLOTS = ("-np", "--parallel")
 _WORDS_OF_EXPERTS = ("-ser", "--smart-expert-reduction")
 _WORDS_OF_SPLIT = ("-sm", "--split-mode")
 _EXTRAS = (("score", "target"), ("score", "baseline"), ("score", "draft"))
@@ -257,19 +256,9 @@ def _inert(
         )
     for place in _EXTRAS:
         words = _extra(recipe, place)
-        for word in (*_WORDS_OF_EXPERTS, *_WORDS_OF_SLOTS):
-            if word not in words:
-                continue
-            at = locations.at(*place, "args", "extra", words.index(word))
-            if word in _WORDS_OF_SLOTS:
-                yield at.problem(
-                    "ik_llama.cpp speculates with one slot only: with more it refuses a draft, or "
-                    "serves without one",
-                    hint=f"leave {word} out: cook serves one slot",
-                    severity="warning",
-                )
-            else:
-                yield at.problem(
+        for word in _WORDS_OF_EXPERTS:
+            if word in words:
+                yield locations.at(*place, "args", "extra", words.index(word)).problem(
                     f"ik_llama.cpp reads {word} and does nothing with it (since #840)",
                     hint="leave it out; fewer experts have to be written into the file",
                     severity="warning",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from cook.documents.tree import MAX_DEPTH, Locations, parse, plain_data, resolve_scalar
@@ -42,8 +40,8 @@ def test_scalar(text: str, value: object) -> None:
 
 
 def test_special_floats() -> None:
-    assert resolve_scalar(".inf") == -float(str(resolve_scalar("-.Inf"))) == math.inf
-    assert math.isnan(float(str(resolve_scalar(".NaN"))))
+    found = [resolve_scalar(text) for text in (".inf", "-.Inf", ".NaN")]
+    assert repr(found) == "[inf, -inf, nan]"
 
 
 @pytest.mark.parametrize(
