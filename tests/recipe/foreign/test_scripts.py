@@ -22,7 +22,7 @@ NAMED = r"""
 docker run -v /m:/m ghcr.io/ggml-org/llama.cpp:full --quantize m.gguf b1.gguf 15  #= b1 Q4_K_M
 sudo docker run --rm image /app/llama-quantize m.gguf b2.gguf Q6_K                #= b2 Q6_K
 llama quantize --pure m.gguf b3.gguf q5_0 8         #= b3 Q5_0
-"$9" --imatrix ../m/i.gguf m.gguf b4.gguf Q4_K_M    #= b4 Q4_K_M ~
+"$1" --imatrix ../m/i.gguf m.gguf b4.gguf Q4_K_M    #= b4 Q4_K_M ~
 ./my-quantize-avx2 m.gguf b5.gguf iq4_nl            #= b5 IQ4_NL
 time nice -n 19 taskset -c 0-7 env A=b CUDA_VISIBLE_DEVICES= ./llama-quantize m.gguf b6.gguf Q4_0
                                                     #= b6 Q4_0
@@ -41,8 +41,7 @@ CMD="./llama-quantize --pure m.gguf c1.gguf Q4_0"
 echo "$CMD"
 eval "$CMD"                                         #= c1 Q4_0
 echo "llama-quantize m.gguf a.gguf Q8_0" >> log
-usage() {
-  cat <<EOF
+usage() { cat <<EOF
 Usage: llama-quantize m.gguf b.gguf Q4_0
 EOF
 }
@@ -53,9 +52,6 @@ for t in $T; do llama-quantize m.gguf "d-${t,,}.gguf" "$t" $(nproc); done
 A=(Q4_0 Q5_0)
 for i in "${!A[@]}"; do llama-quantize m.gguf e-$i.gguf ${A[$i]}; done  #= e-0 Q4_0, e-1 Q5_0
 for i in $(seq 0 1); do llama-quantize m.gguf g-$i.gguf ${A[$i]}; done  #= g-0 Q4_0, g-1 Q5_0
-M=(m-Q4_0.gguf m-Q5_0.gguf)
-for f in "${M[@]%.gguf}"; do llama-quantize m.gguf $f.gguf ${f#m-}; done
-                                                    #= m-Q4_0 Q4_0, m-Q5_0 Q5_0
 for q in Q{4,5}_K_M; do llama-quantize m.gguf k-$q.gguf $q; done
                                                     #= k-Q4_K_M Q4_K_M, k-Q5_K_M Q5_K_M
 one() {
@@ -64,9 +60,7 @@ one() {
 }
 one Q4_K_M --imatrix ../m/i.gguf                    #= n-Q4_K_M Q4_K_M ~
 one Q8_0                                            #= n-Q8_0 Q8_0
-two() {
-  llama-quantize m.gguf o-$V.gguf $V
-}
+two() { llama-quantize m.gguf o-$V.gguf $V; }
 V=Q4_0 two                                          #= o-Q4_0 Q4_0
 F=(--tensor-type attn_v=q8_0)
 F+=(--tensor-type 'ffn_down=q6_K')
@@ -81,21 +75,17 @@ args=""
 if [ ! -z "$3" ]; then
     args="$3"
 fi
-model="$1"
 for q in ${qnt[@]}; do
     time ./bin/llama-quantize ../m/$model/m.gguf ../m/$model/${q}.gguf ${q} 2>&1 ${args} | tee l
 done                #= q8_0 Q8_0, q6_k Q6_K (scripts/qnt-all.sh of llama.cpp)
 ../build/bin/quantize ${model}/f16.gguf ${model}/q4_1.gguf 3  #= q4_1 Q4_1 (embeddings.cpp)
-if [ ! -x "$B/quantize" ]; then
-  echo "no quantize at $B/quantize"
-fi
+if [ ! -x "$B/quantize" ]; then echo "no quantize at $B/quantize"; fi
 IN=${1:?"input gguf required"}
 QTYPE=${3:-Q4_K_S}
 DIR=${DIR:-"./llama.cpp"}
 cmake --build "${DIR}/build" -j --target llama-quantize llama-cli
 cp build/bin/llama-quantize .
 "$DIR/quantize" "$IN" "${IN%.gguf}-$QTYPE.gguf" "$QTYPE"  #= Q4_K_S Q4_K_S
-llama-quantize $1 argument.gguf Q4_K_M              #= argument Q4_K_M
 for f in *-f16.gguf; do
   llama-quantize "$f" "${f/f16/Q5_1}" Q5_1          #= Q5_1 Q5_1
 done
@@ -166,17 +156,6 @@ find . -name '*f16.gguf' -exec ./llama-quantize {} {}.q4.gguf Q4_0 \;
 echo Q4_0 Q5_0 | xargs -n1 -I{} llama-quantize a.gguf a-{}.gguf {}
 #! what `xargs` gives to llama-quantize is known only when it runs
 A=(Q4_0 Q5_0)
-for ((i=0; i<2; i++)); do
-  llama-quantize m.gguf m.gguf ${A[i]}
-  #! the base type: not computed: the index `i` is not computed
-done
-j=0
-while [ $j -lt 2 ]; do
-  llama-quantize m.gguf m.gguf ${A[$j]}
-  #! the base type: not computed: the index `$j` is not computed
-  j=$((j+1))
-done
-k=0
 until ((k == 2)); do
   llama-quantize m.gguf m.gguf ${A[k]}
   #! the base type: not computed: the index `k` is not computed
@@ -185,7 +164,7 @@ done
 t=Q4_0
 while :; do
   llama-quantize m.gguf m.gguf $t
-  #! the base type: not computed: it changes in the loop (line 56)
+  #! the base type: not computed: it changes in the loop (line 45)
   t=Q5_0
 done
 for f in *.gguf; do R+=,a=q8_0; llama-quantize --custom-q a=q8_0$R $f Q4_0; done
@@ -194,20 +173,19 @@ for q in Q{4,5}_K_M {1..3}; do llama-quantize m.gguf m-$q.gguf $q; done
 #! the base type: not computed: `for q` runs over it: braces that make several words
 while read -r q; do
   ./llama-quantize m.gguf m-$q.gguf $q
-  #! the base type: not computed: `read` takes it from a pipe or a file (line 65)
+  #! the base type: not computed: `read` takes it from a pipe or a file (line 54)
 done < types.txt
 declare -A K=([small]=Q4_0 [big]=Q8_0)
 for k in small big; do llama-quantize m.gguf $k.gguf "${K[$k]}"; done
-#! the base type: not computed: arrays with keys are not computed (line 69)
+#! the base type: not computed: arrays with keys are not computed (line 58)
 make_one() {
   llama-quantize m.gguf m-$1.gguf $1
   #! this command is in `make_one`, which the script does not call as such
 }
-export -f make_one
 parallel make_one ::: Q4_0 Q5_0
 if [ -f i.dat ]; then I="--imatrix i.dat"; fi
 llama-quantize $I m.gguf o.gguf Q4_K_M
-#! the options: not computed: it is assigned inside `if` (line 78)
+#! the options: not computed: it is assigned inside `if` (line 66)
 llama-quantize $FLAGS in.gguf Q4_K_M
 #! the options or the source: not computed: the script does not set $FLAGS
 """
