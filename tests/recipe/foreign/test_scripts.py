@@ -10,8 +10,7 @@ import pytest
 
 from cook.errors import InputError, RecipeError
 from cook.recipe.foreign.importing import import_recipe
-from cook.recipe.foreign.quantize_options import base_type_of
-from cook.recipe.foreign.scripts import MAX_BLOCKS
+from cook.recipe.foreign.scripts import MAX_BLOCKS, base_type_of
 from cook.recipe.foreign.text import Spanned
 
 # What a command gives stands behind it, `#= OUT TYPE`, with `+N` for rules and `~` for the recipe's
