@@ -64,6 +64,8 @@ def check_recipe(
 
     PrerequisiteError if nothing is wrong but that the engine lacks types.
     """
+    from cook.formats.imatrix_file import read_imatrix
+
     flavour = str(engine.flavour) if engine is not None else flavour_of(loaded)
     headers, unread = headers_of(loaded, on_this_disk)
     model = own = None
@@ -71,13 +73,16 @@ def check_recipe(
         model = read_tensors(tensors)
     elif (source := headers.get(MODEL)) is not None:
         own = ModelTensors(source.tensors, source.architecture)
+    imatrix, ready = None, loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
+    if (model or own) and isinstance(ready, Path) and ready.is_file():
+        imatrix = read_imatrix(ready)
     problems = recipe_problems(
         loaded,
         flavour,
         headers,
         engine=engine,
         model=model or own,
-        imatrix=_ready_imatrix(loaded) if model or own else None,
+        imatrix=imatrix,
         strict=strict,
     )
     if any(p.kind == "prerequisite" for p in problems):
@@ -107,8 +112,7 @@ def recipe_problems(
             engine_name=engine.name if engine is not None else None,
             imatrix=imatrix,
         ),
-        *_reduction_problems(loaded, headers),
-        *_output_problems(loaded, flavour, headers),
+        *_header_problems(loaded, flavour, headers),
         *trap_problems(loaded.recipe, loaded.locations, flavour, headers, loaded.quants),
     }
     return _sorted(replace(p, severity="error") if strict else p for p in found)
@@ -118,10 +122,11 @@ def _sorted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(problems, key=lambda p: (p.line, p.column, p.severity, p.message)))
 
 
-def _reduction_problems(
-    loaded: LoadedRecipe, headers: Mapping[Keys, GgufFile]
+def _header_problems(
+    loaded: LoadedRecipe, flavour: str, headers: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
-    """Experts and layers that a model has not, each reported once."""
+    """Experts and layers that a model has not, each reported once, and output heads that an engine
+    of ``flavour`` cannot make of a ready draft's."""
     at = loaded.locations.at
     tried = [(q.name, q.at or at("quants"), MODEL, q.candidates) for q in loaded.quants]
     tried += [
@@ -137,28 +142,14 @@ def _reduction_problems(
                 if error.message not in seen:
                     yield where.problem(f"{name}: {error.message}", hint=error.hint)
                 seen.add(error.message)
-
-
-def _output_problems(
-    loaded: LoadedRecipe, flavour: str, headers: Mapping[Keys, GgufFile]
-) -> Iterator[Problem]:
-    """Output heads that an engine of ``flavour`` cannot make of a ready draft's."""
     for index, draft in enumerate(loaded.recipe.drafts):
         source = ("drafts", index, "source")
-        for place, wanted in enumerate(draft.output if source in headers else ()):
+        for number, wanted in enumerate(draft.output if source in headers else ()):
             try:
                 require_output_type(headers[source], wanted, flavour)
             except InputError as error:
-                at = loaded.locations.at("drafts", index, "output", place)
-                yield at.problem(f"{draft.name}: {error.message}", hint=error.hint)
-
-
-def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
-    """The recipe's own, where it is on this disk."""
-    from cook.formats.imatrix_file import read_imatrix
-
-    path = loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
-    return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
+                where = at("drafts", index, "output", number)
+                yield where.problem(f"{draft.name}: {error.message}", hint=error.hint)
 
 
 def headers_of(

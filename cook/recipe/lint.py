@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cook.demo.smollm2 import INSTALL, find_q4_1, is_smollm2
 from cook.demo.unpack import is_unpacked
-from cook.documents.tree import Keys, Location, Locations
+from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.quant_types import Flavour
 from cook.prompts.prompt_set import prompts_file
@@ -94,21 +94,21 @@ def imatrix_problems(
     if not has_imatrix and gated and ftype_needs_imatrix(quant, flavour):
         message = f"quant {quant.name}: {quant.ftype} needs an imatrix on {flavour}"
         yield where.problem(message, hint=NO_IMATRIX_HINT)
-    lacking: dict[tuple[int | None, str, str], list[str]] = {}
+    without: dict[tuple[int | None, str, str], list[str]] = {}
     for name, rule in resolution.rule_of.items():
         wanted = resolution.types[name]
         if wanted is None or not needs_imatrix(name, wanted, quant.ftype, flavour):
             continue
         if name in _NEVER_COVERED:
             # No imatrix has embeddings: the engine aborts whatever is given.
-            lacking.setdefault((rule, wanted, "never"), []).append(name)
+            without.setdefault((rule, wanted, "never"), []).append(name)
         elif not has_imatrix:
-            lacking.setdefault((rule, wanted, "none"), []).append(name)
+            without.setdefault((rule, wanted, "none"), []).append(name)
         elif imatrix is None and name == "output.weight" and not with_output:
-            lacking.setdefault((rule, wanted, "output"), []).append(name)
+            without.setdefault((rule, wanted, "output"), []).append(name)
         elif imatrix is not None and entry_for(imatrix, name, flavour) is None:
-            lacking.setdefault((rule, wanted, "entry"), []).append(name)
-    for (index, type_name, why), names in lacking.items():
+            without.setdefault((rule, wanted, "entry"), []).append(name)
+    for (index, type_name, why), names in without.items():
         at = (quant.rules[index].at if index is not None else None) or where
         subject = f"quant {quant.name}: {type_name}"
         if why == "never":
@@ -281,22 +281,13 @@ def lint(
         found += file_problems(loaded, recipe)
     engine = _EngineAtHand(flavour, engine_name or flavour, facts) if flavour else None
     if engine is not None:
-        found += _engine_problems(loaded, engine)
-        found += flag_problems(
-            recipe,
-            loaded.locations,
-            engine.flavour,
-            facts,
-            engine.name,
-            unsafe=loaded.unsafe_args,
-        )
-        found += _output_problems(recipe, loaded.locations, engine)
+        found += _engine_problems(loaded, recipe, engine)
     bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
         found += _head_problems(quant, model, flavour or flavour_of(loaded))
-        lacking = _capability_problems(quant, engine) if engine is not None else []
-        found += lacking
+        missing = _capability_problems(quant, engine) if engine is not None else []
+        found += missing
         no_head = None
         if quant.part is not None:
             alone = model is not None and len(model.of(quant).tensors) == len(model.tensors)
@@ -310,7 +301,7 @@ def lint(
         published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:
             found += _rule_problems(quant, model.of(quant))
-            if not lacking:
+            if not missing:
                 wanted = flavour or flavour_of(loaded)
                 resolution = model.resolve(quant, wanted)
                 found += resolution.problems
@@ -329,7 +320,7 @@ def lint(
                     with_output=spec is None or spec.file is not None or spec.process_output,
                 )
                 found += (replace(p, hint=no_head or p.hint) for p in needs)
-        elif engine is not None and not (has_imatrix or published or lacking):
+        elif engine is not None and not (has_imatrix or published or missing):
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if bare:
         at = loaded.locations.at("imatrix", "file")
@@ -375,17 +366,34 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     return LLAMA_CPP
 
 
-def _engine_problems(loaded: LoadedRecipe, engine: _EngineAtHand) -> Iterator[Problem]:
-    if len(loaded.recipe.engine) != 1:
-        return
-    asked = loaded.recipe.engine[0]
+def _engine_problems(
+    loaded: LoadedRecipe, recipe: Recipe, engine: _EngineAtHand
+) -> Iterator[Problem]:
+    """Another engine than the one that the recipe asks for, raw flags that ``engine`` has not, and
+    types of output heads of ready drafts."""
+    from cook.formats.quant_types import by_name
+
+    asked = loaded.recipe.engine[0] if len(loaded.recipe.engine) == 1 else engine.flavour
     if asked in tuple(Flavour) and asked != engine.flavour:
-        at = loaded.locations.at("engine")
-        yield at.problem(
+        yield loaded.locations.at("engine").problem(
             f"the recipe needs {asked}; `{engine.name}` is {engine.flavour}",
             hint=_engine_hint(asked),
             kind="prerequisite",
         )
+    yield from flag_problems(
+        recipe,
+        loaded.locations,
+        engine.flavour,
+        engine.facts,
+        engine.name,
+        unsafe=loaded.unsafe_args,
+    )
+    for index, draft in enumerate(recipe.drafts):
+        for place, name in enumerate(draft.output):
+            engines = by_name(name).engines
+            if _lacks(name, engines, engine):
+                at = loaded.locations.at("drafts", index, "output", place)
+                yield _not_at_hand(at, name, engines, engine)
 
 
 def _engine_hint(flavour: str) -> str:
@@ -481,36 +489,23 @@ def _lacks(
 
 
 def _capability_problems(quant: Quant, engine: _EngineAtHand) -> list[Problem]:
+    """The types of ``quant`` that ``engine`` has not."""
     from cook.formats.quant_types import by_name, ftype_by_name
 
-    problems = []
-    base = ftype_by_name(quant.ftype)
-    if _lacks(quant.ftype, base.engines, engine, base=True):
-        problems.append(_lacking(_where(quant), f"base type {quant.ftype}", base.engines, engine))
+    problems, base = [], ftype_by_name(quant.ftype).engines
+    if _lacks(quant.ftype, base, engine, base=True):
+        problems.append(_not_at_hand(_where(quant), f"base type {quant.ftype}", base, engine))
     for rule in quant.rules:
-        known = by_name(rule.type)
-        if _lacks(rule.type, known.engines, engine):
-            problems.append(_lacking(rule.at or _where(quant), rule.type, known.engines, engine))
+        engines = by_name(rule.type).engines
+        if _lacks(rule.type, engines, engine):
+            problems.append(_not_at_hand(rule.at or _where(quant), rule.type, engines, engine))
     return problems
 
 
-def _output_problems(
-    recipe: Recipe, locations: Locations, engine: _EngineAtHand
-) -> Iterator[Problem]:
-    """Types for the output heads of ready drafts that ``engine`` has not."""
-    from cook.formats.quant_types import by_name
-
-    for index, draft in enumerate(recipe.drafts):
-        for place, name in enumerate(draft.output):
-            engines = by_name(name).engines
-            if _lacks(name, engines, engine):
-                yield _lacking(
-                    locations.at("drafts", index, "output", place), name, engines, engine
-                )
-
-
-def _lacking(at: Location, what: str, engines: frozenset[str], engine: _EngineAtHand) -> Problem:
-    """``what``, which ``engines`` have, is not at hand."""
+def _not_at_hand(
+    at: Location, what: str, engines: frozenset[str], engine: _EngineAtHand
+) -> Problem:
+    """``what``, which ``engines`` have, and the one at hand has not."""
     others = sorted(engines - {engine.flavour})
     message = f"`{engine.name}` ({engine.flavour}) has no {what}"
     if engine.flavour in engines:
@@ -535,7 +530,9 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         if not hits:
             # An inherited rule is reported where its own quant is checked.
             if rule.owner == quant.name:
-                hint = _case_hint(rule, model)
+                lowered = replace(rule, selector=rule.selector.lower())
+                lower_hits = lowered.selector != rule.selector and model.hits(lowered)
+                hint = f"tensor names are lower case: `{lowered.selector}`" if lower_hits else None
                 message = f"rule `{rule.selector}` matches no tensor"
                 yield at.problem(message, hint=hint, severity="warning")
             continue
@@ -546,13 +543,6 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
             yield at.problem(message, severity="warning")
         covered |= hits
         earlier.append(rule)
-
-
-def _case_hint(rule: Rule, model: ModelTensors) -> str | None:
-    lowered = replace(rule, selector=rule.selector.lower())
-    if rule.selector != lowered.selector and model.hits(lowered):
-        return f"tensor names are lower case: `{lowered.selector}`"
-    return None
 
 
 def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:

@@ -244,8 +244,6 @@ def check_selector(selector: str) -> str:
 
 def _misspelt_group(selector: str) -> str | None:
     """The group that a bare word was meant to be. Tensor-name words (attn_q) stay patterns."""
-    from difflib import get_close_matches
-
     if not re.fullmatch(r"[A-Za-z_ -]+", selector):
         return None
     word = selector.lower().replace("-", "_").replace(" ", "_")
@@ -329,7 +327,7 @@ class TensorsFromSpec(Spec):
         return TensorsFrom(**self.model_dump())
 
 
-def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise fault("lists a value twice")
     return values
@@ -341,13 +339,12 @@ def _layer_sets(value: object) -> object:
     return tuple(one_or_many(item) for item in listed) if isinstance(listed, tuple) else listed
 
 
-def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
-    _distinct(layers)
-    return tuple(sorted(layers))
-
-
 _Layer = Annotated[int, Field(ge=0, le=100_000)]
-_Layers = Annotated[tuple[_Layer, ...], Field(max_length=1024), AfterValidator(_ascending)]
+_Layers = Annotated[
+    tuple[_Layer, ...],
+    Field(max_length=1024),
+    AfterValidator(lambda layers: tuple(sorted(_distinct(layers)))),
+]
 _ExpertCount = Annotated[int, Field(ge=1, le=65_536)]
 Experts = Annotated[
     tuple[_ExpertCount, ...],

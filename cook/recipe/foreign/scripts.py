@@ -62,6 +62,7 @@ _OTHER_LANGUAGES = {
 }
 _SHELL_BLOCKS = {"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"}
 _COMMAND = re.compile(r"quantize\S*\s|^custom=", re.MULTILINE)
+_PROMPTED = re.compile(r"(?m)^[ \t]*\$ (?:[^\n]*\\\n)*[^\n]*$")
 _FENCE = re.compile(
     r"^[ \t>]*(?P<fence>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w-]*)[^\n]*\n"
     r"(?P<body>(?:(?![ \t>]*(?P=fence))[^\n]*(?:\n|\Z))*)(?:[ \t>]*(?P=fence)[^\n]*)?",
@@ -159,7 +160,8 @@ def _check_language(source: ForeignText) -> None:
 
 
 def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
-    """The card's shell blocks: where each begins, and a text that ends with it: places stay."""
+    """The card's shell blocks: where each begins, and a text that ends with it: places stay. Of
+    lines with ``$`` prompts only what was typed."""
     blocks = 0
     for block in _FENCE.finditer(source.text):
         language, body = block["language"].lower(), block["body"]
@@ -167,20 +169,14 @@ def _blocks(source: ForeignText) -> Iterator[tuple[int, ForeignText]]:
             blocks += 1
             if blocks > MAX_BLOCKS:
                 raise InputError(f"{source.file} has more than {MAX_BLOCKS} shell blocks")
+            at, typed = 0, ""
+            for found in _PROMPTED.finditer(body):
+                typed += re.sub(r"[^\n]", " ", body[at : found.start()])
+                typed += found[0].replace("$ ", "  ", 1)
+                at = found.end()
             start = block.start("body")
-            yield start, ForeignText(source.file, source.text[:start] + _typed(body))
-
-
-def _typed(block: str) -> str:
-    """What was typed, of lines with ``$`` prompts: without them and without what was printed."""
-    if not re.search(r"(?m)^[ \t]*\$ ", block):
-        return block
-    typed = re.compile(r"(?m)^[ \t]*\$ (?:[^\n]*\\\n)*[^\n]*$")
-    at, out = 0, ""
-    for found in typed.finditer(block):
-        out += re.sub(r"[^\n]", " ", block[at : found.start()]) + found[0].replace("$ ", "  ", 1)
-        at = found.end()
-    return out + re.sub(r"[^\n]", " ", block[at:])
+            rest = re.sub(r"[^\n]", " ", body[at:]) if at else body
+            yield start, ForeignText(source.file, source.text[:start] + typed + rest)
 
 
 def _arguments(source: ForeignText, call: Call) -> Sequence[Spanned] | None:
