@@ -127,7 +127,8 @@ class _Expansion:
             name = "-".join(chosen)
             if sweep.name is not None:
                 by_axis = {**{str(i): t for i, t in enumerate(chosen, 1)}, **choice}
-                name = _PLACEHOLDER.sub(lambda m, known=by_axis: known[m[1]], sweep.name)
+                parts = enumerate(_PLACEHOLDER.split(sweep.name))
+                name = "".join(by_axis[part] if i % 2 else part for i, part in parts)
             if not re.fullmatch(NAME_PATTERN, name):
                 at = self.locations.at(*where, "name")
                 self.problems.append(at.problem(f"the sweep makes a bad name: `{name[:80]}`"))

@@ -127,28 +127,41 @@ def test_rows_that_do_not_divide(small: Tensors) -> None:
     assert "would silently write q5_0" in problem.message
 
 
+COLLECTED = "imatrix: {corpus: c.txt, process_output: true}\n"
+
+
 @pytest.mark.parametrize(
-    ("flavour", "keys", "rules", "line"),
+    ("flavour", "base", "rules", "more", "message"),
     [
-        (LLAMA_CPP, "type: IQ3_XXS", "", "IQ3_XXS needs an imatrix on llama.cpp"),
-        (LLAMA_CPP, "type: Q2_K_S", "", "Q2_K_S needs an imatrix on llama.cpp"),
-        (IK_LLAMA_CPP, "type: IQ2_KT", "", "IQ2_KT needs an imatrix on ik_llama.cpp"),
+        (LLAMA_CPP, "IQ3_XXS", "", "", "A: IQ3_XXS needs an imatrix on llama.cpp"),
+        (LLAMA_CPP, "IQ3_XXS", "", CORPUS, None),
+        (LLAMA_CPP, "Q2_K_S", "", "", "A: Q2_K_S needs an imatrix on llama.cpp"),
+        (LLAMA_CPP, "Q2_K_S", "", CORPUS, None),
+        (IK_LLAMA_CPP, "IQ2_KT", "", "", "A: IQ2_KT needs an imatrix on ik_llama.cpp"),
+        (IK_LLAMA_CPP, "IQ2_KT", "", CORPUS, None),
         (
-            IK_LLAMA_CPP,
-            "type: Q8_0",
-            "{routed_experts: iq1_kt}, {'.*': q8_0}",
-            "iq1_kt needs an imatrix on ik_llama.cpp "
+            *(IK_LLAMA_CPP, "Q8_0", "{routed_experts: iq1_kt}", ""),
+            "A: iq1_kt needs an imatrix on ik_llama.cpp "
             "(blk.1.ffn_up_exps.weight, blk.1.ffn_down_exps.weight)",
         ),
+        (IK_LLAMA_CPP, "Q8_0", "{routed_experts: iq1_kt}", CORPUS, None),
+        (IK_LLAMA_CPP, "Q8_0", "{attention: iq3_xxs}", "", None),
+        (LLAMA_CPP, "Q8_0", "{attn_q: iq3_xxs}", "", "A: iq3_xxs needs an imatrix on llama.cpp ("),
+        (LLAMA_CPP, "Q8_0", "{embeddings: iq2_xxs}", CORPUS, "embeddings never have any (token_em"),
+        (LLAMA_CPP, "Q8_0", "{output: iq1_s}", CORPUS, "the output tensor's is not collected"),
+        (LLAMA_CPP, "Q8_0", "{output: iq1_s}", COLLECTED, None),
+        (LLAMA_CPP, "Q8_0", "{output: iq1_s}", READY, None),
     ],
 )
 def test_types_that_need_an_imatrix(
-    small: Tensors, flavour: str, keys: str, rules: str, line: str
+    small: Tensors, flavour: str, base: str, rules: str, more: str, message: str | None
 ) -> None:
-    for more, expected in (("", [f"quant A: {line}"]), (CORPUS, [])):
-        problems = found(one(rules, keys, more), small, flavour)
-        messages = [p.message for p in problems if "do not divide" not in p.message]
-        assert messages == expected
+    loaded = one(rules and f"{rules}, {{'.*': q8_0}}", f"type: {base}", more)
+    problems = [p for p in found(loaded, small, flavour) if "do not divide" not in p.message]
+    assert len(problems) == (message is not None)
+    assert all(p.severity == "error" and str(message) in p.message for p in problems)
+    if "not collected" in (message or ""):
+        assert "process_output: true" in (problems[0].hint or "")
 
 
 def test_types_that_need_an_imatrix_are_told_without_a_model() -> None:
@@ -156,39 +169,16 @@ def test_types_that_need_an_imatrix_are_told_without_a_model() -> None:
     assert shown(problems) == ["4:41: error: iq2_xs needs an imatrix on llama.cpp"]
 
 
-def test_q3_needs_none_on_ik(small: Tensors) -> None:
-    loaded = one("{attention: iq3_xxs}, {'.*': q8_0}")
-    assert not found(loaded, small, IK_LLAMA_CPP)
-    assert found(loaded, small)
-
-
-def test_embeddings_that_would_abort_whatever_is_given(small: Tensors) -> None:
-    (problem,) = found(one("{embeddings: iq2_xxs}, {'.*': q8_0}", more=CORPUS), small)
-    assert "embeddings never have any (token_embd.weight)" in problem.message
-
-
-def test_an_imatrix_that_lacks_the_tensor(small: Tensors) -> None:
-    loaded = one("{routed_experts: iq2_s}, {'.*': q8_0}", more=CORPUS)
-    (problem,) = found(loaded, small, imatrix=PART_OF_IT)
+def test_an_imatrix_that_lacks_tensors(recipe: Make, small: Tensors) -> None:
+    needed = one("{routed_experts: iq2_s}, {'.*': q8_0}", more=CORPUS)
+    (problem,) = found(needed, small, imatrix=PART_OF_IT)
     assert "the imatrix lacks (blk.1.ffn_down_exps.weight)" in problem.message
-
-
-def test_a_ready_imatrix_that_has_nothing_for_some_tensors(recipe: Make, small: Tensors) -> None:
     quants = "{name: A, type: Q8_0, rules: [{routed_experts: q4_0}, {'.*': q8_0}]}"
     for more in ("", ", {name: B, extends: A, imatrix: false}"):
         loaded = recipe(f"quants: [{quants}{more}]\n{READY}")
         (problem,) = found(loaded, small, imatrix=PART_OF_IT)
         assert (problem.line, problem.column, problem.severity) == (5, 17, "warning")
         assert "no data for blk.1.ffn_down_exps.weight: quantized without any" in problem.message
-
-
-def test_an_output_tensor_whose_importance_is_not_collected(small: Tensors) -> None:
-    rules = "{output: iq1_s}, {'.*': q8_0}"
-    (problem,) = found(one(rules, more=CORPUS), small)
-    assert "the output tensor's is not collected" in problem.message
-    assert "process_output: true" in (problem.hint or "")
-    for enough in ("imatrix: {corpus: c.txt, process_output: true}\n", READY):
-        assert not found(one(rules, more=enough), small)
 
 
 def test_types_that_no_engine_stores() -> None:

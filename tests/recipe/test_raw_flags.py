@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,22 +48,15 @@ def loaded(place: str, *words: str, unsafe: bool = False) -> LoadedRecipe:
     return parse_recipe(with_flags(place, *words), Path("r.yaml"), unsafe_args=unsafe)
 
 
-def models(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
+def places_of(annotation: object, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where in a part of a recipe model arguments stand."""
+    if annotation is ModelArgsSpec:
+        yield before
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from places_of(field.annotation, (*before, name))
     for part in typing.get_args(annotation):
-        yield from models(part)
-
-
-def places_of(model: type[BaseModel], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, field in model.model_fields.items():
-        for part in models(field.annotation):
-            if part is ModelArgsSpec:
-                yield (*before, name)
-            else:
-                yield from places_of(part, (*before, name))
+        yield from places_of(part, before)
 
 
 def test_every_place_of_model_arguments_is_read() -> None:

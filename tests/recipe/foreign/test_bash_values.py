@@ -19,7 +19,7 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 def held(script: str) -> Spanned:
     shell = Shell()
     shell.run(ForeignText("x.sh", script))
-    (value,) = shell.variables["x"] or ()
+    (value,) = shell.variables["x"] or []
     return value
 
 
