@@ -250,18 +250,16 @@ class ModelTensors:
         Problems: rows that a type's blocks do not divide (naming what the engine would silently
         write instead), types whose rows would not interleave, patterns that hang.
         """
-        if (quant, flavour) not in self._resolved:
-            self._resolved[quant, flavour] = self.of(quant)._resolve(quant, flavour)
-        return self._resolved[quant, flavour]
-
-    def _resolve(self, quant: Quant, flavour: str) -> Resolution:
+        if (known := self._resolved.get((quant, flavour))) is not None:
+            return known
+        model = self.of(quant)
         where = quant.at or Location("<recipe>", 1, 1)
         problems: list[Problem] = []
-        kept = self.kept(flavour)
-        rule_of: dict[str, int | None] = {n: None for n in self.names if n not in kept}
+        kept = model.kept(flavour)
+        rule_of: dict[str, int | None] = {n: None for n in model.names if n not in kept}
         for index, rule in enumerate(quant.rules):
             try:
-                hits = self.hits(rule)
+                hits = model.hits(rule)
             except PatternTimeout:
                 problems.append((rule.at or where).problem(timeout_message(rule)))
                 continue
@@ -270,7 +268,7 @@ class ModelTensors:
                     rule_of[name] = index
         types: dict[str, str | None] = {}
         faults, uncovered = _Faults(where, quant, flavour), quant.uncovered_type
-        for tensor in self.tensors:
+        for tensor in model.tensors:
             if tensor.name in kept:
                 types[tensor.name] = tensor.type_name
                 continue
@@ -279,19 +277,14 @@ class ModelTensors:
             if wanted is None:
                 faults.left_to_the_mixture(tensor)
             types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
-        return Resolution(
+        resolution = Resolution(
             MappingProxyType(types),
             MappingProxyType(rule_of),
             kept,
             (*problems, *faults.problems()),
         )
-
-
-def resolve(
-    tensors: Sequence[SizedTensor], quant: Quant, flavour: str, architecture: str
-) -> Resolution:
-    """:meth:`ModelTensors.resolve` for one quant."""
-    return ModelTensors(tensors, architecture).resolve(quant, flavour)
+        self._resolved[quant, flavour] = resolution
+        return resolution
 
 
 def timeout_message(rule: Rule) -> str:

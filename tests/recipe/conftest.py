@@ -11,11 +11,16 @@ import pytest
 from cook.formats.gguf import TensorInfo, read_tensor_list
 from cook.formats.quant_types import by_name
 from cook.recipe.load import LoadedRecipe, parse_recipe
+from cook.recipe.rules import ModelTensors, Quant, Resolution
 
 DATA = Path(__file__).parents[1] / "data"
 Tensors = tuple[TensorInfo, ...]
 HEAD = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
 """The parts that every recipe needs, as lines 1 to 3."""
+
+
+def resolve(tensors: Tensors, quant: Quant, flavour: str, architecture: str = "") -> Resolution:
+    return ModelTensors(tensors, architecture).resolve(quant, flavour)
 
 
 @pytest.fixture(scope="session")

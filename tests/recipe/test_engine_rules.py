@@ -17,8 +17,8 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.engine_rules import MAX_PATTERN, to_engine_rules
 from cook.recipe.load import load_recipe
-from cook.recipe.rules import Quant, Resolution, Rule, resolve
-from tests.recipe.conftest import Tensors
+from cook.recipe.rules import Quant, Resolution, Rule
+from tests.recipe.conftest import Tensors, resolve
 
 
 def as_llama_cpp(rules: tuple[TypeRule, ...], name: str) -> str | None:
@@ -81,14 +81,14 @@ def test_a_thousand_layers_stay_within_an_argument() -> None:
     words = ("ffn_up", "ffn_down", "attn_q")
     tensors = listed(*(f"blk.{i}.{word}.weight" for i in range(1000) for word in words))
     quant = Quant("Q", "Q8_0", (Rule(r"blk\.\d*[02468]\.", "q4_K"),), "pure")
-    rules = check(resolve(tensors, quant, LLAMA_CPP, ""))
+    rules = check(resolve(tensors, quant, LLAMA_CPP))
     assert sum(len(r.pattern) for r in rules) < 20_000
 
 
 def test_names_that_no_rule_can_tell_apart() -> None:
     quant = Quant("Q", "Q8_0", (Rule("a,b", "q4_K"),), "pure")
     with pytest.raises(InputError, match="no engine rule can tell"):
-        to_engine_rules(resolve(listed("a,b.weight", "a=b.weight"), quant, LLAMA_CPP, ""))
+        to_engine_rules(resolve(listed("a,b.weight", "a=b.weight"), quant, LLAMA_CPP))
 
 
 TENSOR_NAMES = st.one_of(

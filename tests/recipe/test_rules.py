@@ -13,8 +13,8 @@ from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.groups import Group, group_of
 from cook.recipe.pattern import parse_pattern
-from cook.recipe.rules import ModelTensors, Quant, Rule, quantizable, resolve
-from tests.recipe.conftest import Tensors
+from cook.recipe.rules import ModelTensors, Quant, Rule, quantizable
+from tests.recipe.conftest import Tensors, resolve
 
 
 def quant(*rules: tuple[str, str], ftype: str = "Q8_0", mixture: str = "pure") -> Quant:
@@ -22,7 +22,7 @@ def quant(*rules: tuple[str, str], ftype: str = "Q8_0", mixture: str = "pure") -
 
 
 def test_first_match_wins(small: Tensors) -> None:
-    found = resolve(small, quant(("attn_q", "q4_K"), ("attention", "q6_K")), LLAMA_CPP, "")
+    found = resolve(small, quant(("attn_q", "q4_K"), ("attention", "q6_K")), LLAMA_CPP)
     assert found.types["blk.0.attn_q.weight"] == "q4_K"
     assert found.types["blk.0.attn_output.weight"] == "q6_K"
     assert found.rule_of["blk.1.attn_q.weight"] == 0
@@ -31,7 +31,7 @@ def test_first_match_wins(small: Tensors) -> None:
 
 
 def test_kept_tensors_keep_their_type(small: Tensors) -> None:
-    found = resolve(small, quant((".*", "q4_0")), LLAMA_CPP, "")
+    found = resolve(small, quant((".*", "q4_0")), LLAMA_CPP)
     assert found.kept == {"output_norm.weight", "blk.1.ffn_gate_inp.weight"}
     assert {found.types[name] for name in found.kept} == {"bf16"}
     assert not found.kept & found.rule_of.keys()
@@ -39,11 +39,11 @@ def test_kept_tensors_keep_their_type(small: Tensors) -> None:
 
 def test_a_mixture_leaves_types_open_but_of_unquantized_base_types(small: Tensors) -> None:
     engine = quant(("attention", "q6_K"), ftype="Q4_0", mixture="engine")
-    found = resolve(small, engine, LLAMA_CPP, "")
+    found = resolve(small, engine, LLAMA_CPP)
     assert found.types["output.weight"] is None
     assert not found.complete
     for ftype in ("F16", "BF16", "F32"):
-        found = resolve(small, replace(engine, ftype=ftype), LLAMA_CPP, "")
+        found = resolve(small, replace(engine, ftype=ftype), LLAMA_CPP)
         assert found.types["blk.0.ffn_down.weight"] == ftype.lower()
 
 
@@ -84,7 +84,7 @@ def test_rows_of_a_mixture_that_do_not_divide_are_told_with_what_is_written(
 def test_rows_that_do_not_divide_name_the_fallback(
     small: Tensors, flavour: str, type_name: str, written: str
 ) -> None:
-    found = resolve(small, quant(("dense_ffn", type_name)), flavour, "")
+    found = resolve(small, quant(("dense_ffn", type_name)), flavour)
     assert found.types["blk.0.ffn_down.weight"] == written
     assert found.types["blk.0.ffn_up.weight"] == type_name
     (problem,) = found.problems
@@ -97,25 +97,25 @@ def test_rows_that_do_not_divide_name_the_fallback(
 
 def test_rows_without_a_way_out(tensors: Callable[..., Tensors]) -> None:
     odd = tensors({"blk.0.ffn_up.weight": (33, 64)})
-    (problem,) = resolve(odd, quant(("dense_ffn", "q8_0")), IK_LLAMA_CPP, "").problems
+    (problem,) = resolve(odd, quant(("dense_ffn", "q8_0")), IK_LLAMA_CPP).problems
     assert problem.severity == "error"
     assert "crash" in problem.message
 
 
 def test_many_tensors_are_one_problem(tensors: Callable[..., Tensors]) -> None:
     odd = tensors({f"blk.{i}.ffn_down.weight": (320, 64) for i in range(30)})
-    (problem,) = resolve(odd, quant(("dense_ffn", "q4_K")), LLAMA_CPP, "").problems
+    (problem,) = resolve(odd, quant(("dense_ffn", "q4_K")), LLAMA_CPP).problems
     assert problem.message.endswith("(blk.0.ffn_down.weight, blk.1.ffn_down.weight and 28 more)")
 
 
 def test_embeddings_are_never_interleaved(small: Tensors) -> None:
-    (problem,) = resolve(small, quant(("embeddings", "q4_k_r4")), IK_LLAMA_CPP, "").problems
+    (problem,) = resolve(small, quant(("embeddings", "q4_k_r4")), IK_LLAMA_CPP).problems
     assert problem.severity == "warning"
     assert "q4_k_r4 cannot be interleaved here and becomes q4_K" in problem.message
 
 
 def test_a_hanging_rule_is_a_problem_that_names_it(ling: Tensors) -> None:
-    found = resolve(ling, quant(("(?:(?:.{1,9}){1,9}){1,9}[A-Z]$", "q4_K")), LLAMA_CPP, "")
+    found = resolve(ling, quant(("(?:(?:.{1,9}){1,9}){1,9}[A-Z]$", "q4_K")), LLAMA_CPP)
     assert "takes too long" in found.problems[0].message
 
 
@@ -160,7 +160,7 @@ def test_resolve_equals_brute_force(
 ) -> None:
     """One tensor, one rule at a time, as the engines' loops read."""
     listed = tuple(TensorInfo(n, (512, 512), by_name("f16").id) for n in names)
-    found = resolve(listed, quant(*rules, mixture=mixture), IK_LLAMA_CPP, "")
+    found = resolve(listed, quant(*rules, mixture=mixture), IK_LLAMA_CPP)
     for name in names:
         if name == "output_norm.weight" or "ffn_gate_inp" in name:
             assert found.types[name] == "f16"

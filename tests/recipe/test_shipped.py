@@ -14,8 +14,8 @@ from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
 from cook.recipe.lint import lint
 from cook.recipe.load import load_recipe, shipped_recipes
-from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes, resolve
-from tests.recipe.conftest import Tensors
+from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
+from tests.recipe.conftest import Tensors, resolve
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = [

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError, RecipeError
-from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign import Format
 from cook.recipe.foreign.exporting import PATTERNS, export_quant
@@ -19,9 +18,9 @@ from cook.recipe.foreign.importing import import_recipe
 from cook.recipe.groups import group_of
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.pattern import parse_pattern
-from cook.recipe.rules import ModelTensors, resolve
+from cook.recipe.rules import ModelTensors
+from tests.recipe.conftest import Tensors, resolve
 
-Tensors = tuple[TensorInfo, ...]
 Make = Callable[[str], LoadedRecipe]
 LING = ["IQ1_KT", "IQ1_KT-PUFFED", "IQ2_KL"]
 
@@ -68,12 +67,12 @@ def test_rules_come_back(
     tmp_path: Path,
 ) -> None:
     loaded = recipe(f"quants:\n- {{name: A, type: Q4_0, rules: [{rules}]}}\n")
-    expected = dict(resolve(small, loaded.quants[0], LLAMA_CPP, "").types)
+    expected = dict(resolve(small, loaded.quants[0], LLAMA_CPP).types)
     for wanted in formats:
         for model in (ModelTensors(small), *[None] * without_model):
             (tmp_path / "f").write_text(export_quant(loaded, None, wanted, model).text)
             back = import_recipe(tmp_path / "f", format=wanted, type="Q4_0").loaded
-            assert dict(resolve(small, back.quants[0], LLAMA_CPP, "").types) == expected
+            assert dict(resolve(small, back.quants[0], LLAMA_CPP).types) == expected
 
 
 @pytest.mark.parametrize(

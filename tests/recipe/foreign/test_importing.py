@@ -20,19 +20,25 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.foreign import Format
 from cook.recipe.foreign.exporting import export_quant
-from cook.recipe.foreign.importing import format_of, group_rules, import_recipe, read_quants
+from cook.recipe.foreign.importing import (
+    Imported,
+    format_of,
+    group_rules,
+    import_recipe,
+    read_quants,
+)
 from cook.recipe.foreign.quants import Notes, selector_of
 from cook.recipe.foreign.text import read_foreign
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
-from cook.recipe.rules import ModelTensors, Rule, resolve
+from cook.recipe.rules import ModelTensors, Rule
+from tests.recipe.conftest import Tensors, resolve
 
 DATA = Path(__file__).parents[2] / "data"
 LING_TSV = DATA / "ling-flash-2.0.tensors.tsv"
 SCRIPTS = sorted(DATA.glob("make-quant-*.sh"))
 RECIPES = sorted(DATA.glob("*.recipe"))
 
-Tensors = tuple[TensorInfo, ...]
 Reader = Callable[[Path, Tensors], dict[str, str]]
 
 
@@ -57,7 +63,7 @@ def named_in(recipe: Path) -> tuple[Tensors, dict[str, str]]:
 
 def types_of(loaded: LoadedRecipe, tensors: Tensors) -> dict[str, str]:
     (quant,) = loaded.quants
-    found = resolve(tensors, quant, flavour_of(loaded), "")
+    found = resolve(tensors, quant, flavour_of(loaded))
     assert not [p for p in found.problems if p.severity == "error"]
     return {name: str(type_name) for name, type_name in found.types.items()}
 
@@ -85,26 +91,22 @@ def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
     found = import_recipe(path)
     assert types_of(found.loaded, tensors) == expected
     text = export_quant(found.loaded, None, wanted).text
-    (tmp_path / "back").write_text(text)
-    again = import_recipe(tmp_path / "back", format=wanted)
+    again = imported(tmp_path, text, "back", format=wanted)
     assert types_of(again.loaded, tensors) == expected
     if wanted is Format.RECIPE:
         assert again.loaded.quants[0].ftype == found.loaded.quants[0].ftype
 
 
 def test_a_tensor_type_file_goes_both_ways(ling: Tensors, tmp_path: Path) -> None:
-    (tmp_path / "types.txt").write_text(
-        "attn_v=Q8_0 ffn_down=q6_k\n  ^output\\.weight$=q6_K .*=q4_K"
-    )
-    found = import_recipe(tmp_path / "types.txt", type="q4_k_m")
+    listed = "attn_v=Q8_0 ffn_down=q6_k\n  ^output\\.weight$=q6_K .*=q4_K"
+    found = imported(tmp_path, listed, "types.txt", type="q4_k_m")
     assert found.format is Format.TENSOR_TYPE_FILE
     assert found.loaded.recipe.engine == ("llama.cpp",)
     types = types_of(found.loaded, ling)
     assert types["blk.3.ffn_down_exps.weight"] == types["output.weight"] == "q6_K"
     assert types["blk.3.attn_output.weight"] == "q4_K"
     text = export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text
-    (tmp_path / "back").write_text(text)
-    assert types_of(import_recipe(tmp_path / "back", type="Q4_K_M").loaded, ling) == types
+    assert types_of(imported(tmp_path, text, "back", type="Q4_K_M").loaded, ling) == types
 
 
 def test_comments_stay_with_their_rules() -> None:
@@ -155,10 +157,14 @@ def test_what_is_not_said_is_told() -> None:
     assert import_recipe(RECIPES[0], type="q6_k").warnings == ()
 
 
-def fails(tmp_path: Path, text: str, name: str = "make.sh") -> list[str]:
+def imported(tmp_path: Path, text: str, name: str = "make.sh", **wishes: Any) -> Imported:
     (tmp_path / name).write_text(text)
+    return import_recipe(tmp_path / name, **wishes)
+
+
+def fails(tmp_path: Path, text: str, name: str = "make.sh") -> list[str]:
     with pytest.raises(RecipeError) as caught:
-        import_recipe(tmp_path / name)
+        imported(tmp_path, text, name)
     return [f"{p.line}:{p.column}: {p.message}" for p in caught.value.problems]
 
 
@@ -207,13 +213,13 @@ def test_a_script_that_no_recipe_says_is_refused(tmp_path: Path, script: str, me
 
 
 def test_two_commands_are_two_quants(tmp_path: Path) -> None:
-    (tmp_path / "make.sh").write_text(
+    found = imported(
+        tmp_path,
         'c="attn_v=q8_0"\nfor_all() { :; }\nSRC=m.gguf\n'
         "numactl -N 0 ./llama-quantize --custom-q $c $SRC out-a.gguf IQ4_K 4 || exit 1\n"
         'c+=",ffn_up=q6_K"\n./llama-quantize --token-embedding-type Q8_0 --output-tensor-type q6_K '
-        '--custom-q "$c" ${SRC} out-b.gguf IQ4_KS `nproc`\n'
+        '--custom-q "$c" ${SRC} out-b.gguf IQ4_KS `nproc`\n',
     )
-    found = import_recipe(tmp_path / "make.sh")
     assert [q.name for q in found.loaded.quants] == ["out-a", "out-b"]
     assert [[str(r) for r in q.rules] for q in found.loaded.quants] == [
         ["attn_v: q8_0"],
@@ -226,10 +232,7 @@ def test_two_commands_are_two_quants(tmp_path: Path) -> None:
 
 
 def test_mainline_makes_patterns_lower_case(tmp_path: Path) -> None:
-    (tmp_path / "m.sh").write_text(
-        "llama-quantize --tensor-type 'ATTN_V=Q8_0' i.gguf o.gguf Q4_K_M"
-    )
-    found = import_recipe(tmp_path / "m.sh")
+    found = imported(tmp_path, "llama-quantize --tensor-type 'ATTN_V=Q8_0' i.gguf o Q4_K_M")
     assert [str(rule) for rule in found.loaded.quants[0].rules] == ["attn_v: q8_0"]
     assert "lower-case" in found.warnings[0].message
 
@@ -344,14 +347,14 @@ def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> Non
 
 
 def test_what_else_a_script_runs_is_not_taken_over(tmp_path: Path) -> None:
-    script = tmp_path / "quant.sh"
     others = (
         "llama-server -m in.gguf --model-url http://x/y.gguf --host 0.0.0.0",
         "LLAMA_ARG_MODEL_URL=http://x/y.gguf llama-imatrix -m in.gguf -f x --log-file /tmp/x",
         "curl http://x/y.gguf -o in.gguf",
     )
-    script.write_text("\n".join([*others, "llama-quantize in.gguf out.gguf Q4_0", *others]))
-    imported = import_recipe(script)
-    assert "extra" not in imported.text
-    assert "http" not in imported.text
-    assert imported.loaded.recipe.engine in ((), ("llama.cpp",))
+    found = imported(
+        tmp_path, "\n".join([*others, "llama-quantize in.gguf out.gguf Q4_0", *others])
+    )
+    assert "extra" not in found.text
+    assert "http" not in found.text
+    assert found.loaded.recipe.engine in ((), ("llama.cpp",))
