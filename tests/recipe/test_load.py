@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from cook.engines.base import ModelArgs
 from cook.engines.speculation import DEFAULTS
 from cook.errors import InputError, RecipeError
 from cook.formats.quant_types import Flavour
@@ -21,7 +22,7 @@ from cook.recipe.load import (
     shipped_recipes,
 )
 from cook.recipe.rules import Quant
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import BaselineSpec, DraftSpec, ModelArgsSpec, Recipe, TargetSpec
 from tests.recipe.conftest import HEAD
 
 BROKEN = Path(__file__).parents[1] / "data" / "broken_recipes"
@@ -285,3 +286,9 @@ def test_sweeps_and_inheritance_are_written_out() -> None:
     assert [str(r) for r in again.quants[1].rules] == ["re:attention: q6_K", "attention: q8_0"]
     assert [q.name for q in again.quants] == [q.name for q in loaded.quants]
     assert len(again.quants) == 4
+
+
+def test_everything_that_an_engine_takes_can_be_said() -> None:
+    assert set(ModelArgsSpec.model_fields) == {f.name for f in fields(ModelArgs)}
+    for part in (TargetSpec, DraftSpec, BaselineSpec):
+        assert part.model_fields["args"].annotation is ModelArgsSpec
