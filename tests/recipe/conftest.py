@@ -77,15 +77,14 @@ def script_types() -> Callable[[Path, Tensors], dict[str, str]]:
 
     def read(script: Path, tensors: Tensors) -> dict[str, str]:
         custom = script.read_text().split('custom="', 1)[1].split('"', 1)[0]
-        rules = [
-            line.split("=", 1) for line in custom.splitlines() if line and not line.startswith("#")
-        ]
+        lines = (line for line in custom.splitlines() if line and not line.startswith("#"))
+        rules = [line.split("=", 1) for line in lines]
         types = {}
         for tensor in tensors:
-            kept = len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name
-            hit = next((t for pattern, t in rules if re.search(pattern, tensor.name)), None)
-            assert kept or hit is not None, tensor.name
-            types[tensor.name] = tensor.type_name if kept else str(hit)
+            if len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name:
+                types[tensor.name] = tensor.type_name
+            else:
+                types[tensor.name] = next(t for p, t in rules if re.search(p, tensor.name))
         return types
 
     return read
