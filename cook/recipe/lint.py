@@ -284,8 +284,7 @@ def lint(
         found += _engine_problems(loaded, recipe, engine)
     bare: dict[str, None] = {}
     for quant in loaded.quants:
-        found += _type_problems(quant)
-        found += _head_problems(quant, model, flavour or flavour_of(loaded))
+        found += _quant_problems(quant, model, flavour or flavour_of(loaded))
         missing = _capability_problems(quant, engine) if engine is not None else []
         found += missing
         no_head = None
@@ -305,8 +304,7 @@ def lint(
                 wanted = flavour or flavour_of(loaded)
                 resolution = model.resolve(quant, wanted)
                 found += resolution.problems
-                found += _uncovered(quant, resolution)
-                found += _requantizing(loaded, quant, model.of(quant), resolution)
+                found += _resolution_problems(loaded, quant, model.of(quant), resolution)
                 if published:
                     continue
                 if imatrix is not None and quant.use_imatrix:
@@ -401,39 +399,35 @@ def _engine_hint(flavour: str) -> str:
     return f"give a build of {flavour}: `--engine {short}=/path/to/{flavour}/build`"
 
 
-def _type_problems(quant: Quant) -> Iterator[Problem]:
+def _quant_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
+    """Types that no engine stores or heeds; what a head cannot be made of, or be changed in."""
     from cook.formats.quant_types import by_name
 
+    where, plain = _where(quant), quant.default_type in ("f32", "f16", "bf16")
     for rule in quant.rules:
         if not by_name(rule.type).quantizable:
-            at = rule.at or _where(quant)
             message = f"{rule.type} is no type of stored weights: the engines abort on it"
-            yield at.problem(message, hint="use q8_0")
-    if quant.rules and quant.default_type in ("f32", "f16", "bf16"):
+            yield (rule.at or where).problem(message, hint="use q8_0")
+    if quant.rules and plain:
         message = f"quant {quant.name}: both engines ignore rules under base type {quant.ftype}"
         hint = "use a quantized base type such as Q8_0, and rules for what stays unquantized"
-        yield _where(quant).problem(message, hint=hint)
-
-
-def _head_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
-    """What a head cannot be made of, or cannot be changed in."""
+        yield where.problem(message, hint=hint)
     if quant.part is None:
         return
-    plain = quant.default_type in ("f32", "f16", "bf16")
     if flavour == Flavour.IK_LLAMA_CPP and quant.mixture == "engine" and not plain:
-        yield _where(quant).problem(
+        yield where.problem(
             f"quant {quant.name}: the mixture of {flavour} is of whole models: its llama-quantize "
             "ends on a head alone",
             hint="write `mixture: pure`, and rules for what is to be another type",
         )
     for key in ("experts", "prune_layers"):
         if getattr(quant, key):
-            yield _where(quant).problem(
+            yield where.problem(
                 f"quant {quant.name} is a head, which is taken whole: `{key}` is of models",
                 hint=f"leave `{key}` out",
             )
     if model is not None and not model.of(quant).tensors:
-        yield _where(quant).problem(
+        yield where.problem(
             f"quant {quant.name}: `part: head` of a source without one: it has no block with "
             "`nextn` tensors",
             hint="name the target's own unquantized model, converted without `--no-mtp`",
@@ -545,7 +539,10 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         earlier.append(rule)
 
 
-def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
+def _resolution_problems(
+    loaded: LoadedRecipe, quant: Quant, model: ModelTensors, resolution: Resolution
+) -> Iterator[Problem]:
+    """Tensors that are left to the base type without a word, or quantized a second time."""
     left = [n for n, rule in resolution.rule_of.items() if rule is None]
     if left and quant.rules and not quant.mixture_stated:
         get = "gets" if len(left) == 1 else "get"
@@ -555,25 +552,18 @@ def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
         )
         hint = "add rules for them, or state `mixture: pure` or `mixture: engine`"
         yield _where(quant).problem(message, hint=hint, severity="warning")
-
-
-def _requantizing(
-    loaded: LoadedRecipe, quant: Quant, model: ModelTensors, resolution: Resolution
-) -> Iterator[Problem]:
     spec = loaded.recipe.model
-    if spec is None or spec.allow_requantize:
-        return
-    done = [
+    again = [
         t.name
         for t in model.tensors
         if t.name not in resolution.kept
         and t.type_name not in ("f32", "f16", "bf16")
         and resolution.types[t.name] != t.type_name
     ]
-    if done:
+    if again and spec is not None and not spec.allow_requantize:
         at = loaded.locations.at("model", "source")
         hint = "start from the BF16 or F16 file, or set `model.allow_requantize: true`"
-        yield at.problem(f"the source is already quantized ({some(done)})", hint=hint)
+        yield at.problem(f"the source is already quantized ({some(again)})", hint=hint)
 
 
 def _imatrix_problems_by_rule(quant: Quant, flavour: str) -> Iterator[Problem]:

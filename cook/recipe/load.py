@@ -202,20 +202,18 @@ def _without_empty(value: Any) -> Any:
 
 
 def _quant(quant: Quant) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": quant.name, "type": quant.ftype, "mixture": quant.mixture}
-    if quant.part is not None:
-        found["part"] = quant.part
-    if not quant.use_imatrix:
-        found["imatrix"] = False
-    if quant.tensors_from is not None:
-        asked = asdict(quant.tensors_from)
-        found["tensors_from"] = {key: value for key, value in asked.items() if value is not None}
-    if quant.experts:
-        found["experts"] = list(quant.experts)
-    if quant.prune_layers:
-        found["prune_layers"] = [list(layers) for layers in quant.prune_layers]
-    if quant.split is not None:
-        found["split"] = quant.split.as_typed
-    if quant.rules:
-        found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
-    return found
+    """The quant's keys, without those that say nothing."""
+    asked = asdict(quant.tensors_from) if quant.tensors_from is not None else {}
+    keys = {
+        "name": quant.name,
+        "type": quant.ftype,
+        "mixture": quant.mixture,
+        "part": quant.part,
+        "imatrix": None if quant.use_imatrix else False,
+        "tensors_from": {key: value for key, value in asked.items() if value is not None},
+        "experts": list(quant.experts),
+        "prune_layers": [list(layers) for layers in quant.prune_layers],
+        "split": quant.split.as_typed if quant.split is not None else None,
+        "rules": [{rule.selector: rule.type} for rule in quant.rules],
+    }
+    return {key: value for key, value in keys.items() if value not in (None, {}, [])}

@@ -69,9 +69,7 @@ def trap_problems(
     ):
         models.append(MODEL)
     yield from _files(locations, {key: headers[key] for key in models}, flavour)
-    yield from _changed(recipe, locations, heads)
-    if TARGET in headers:
-        yield from _misfits(locations, headers[TARGET], heads, flavour)
+    yield from _of_heads(recipe, locations, headers.get(TARGET), heads, flavour)
     if recipe.score is None:
         return
     if flavour == Flavour.IK_LLAMA_CPP:
@@ -152,10 +150,15 @@ def _heads(
     return found
 
 
-def _changed(
-    recipe: Recipe, locations: Locations, heads: Mapping[Keys, GgufFile]
+def _of_heads(
+    recipe: Recipe,
+    locations: Locations,
+    target: GgufFile | None,
+    heads: Mapping[Keys, GgufFile],
+    flavour: str,
 ) -> Iterator[Problem]:
-    """Heads that a recipe would have in other shapes: they are taken as they are."""
+    """Heads that a recipe would have in other shapes: they are taken as they are; and those that
+    cannot draft for ``target``: the engines abort, or crash."""
     for index, draft in enumerate(recipe.drafts):
         for key in ("experts", "prune_layers", "output"):
             if ("drafts", index, "source") in heads and getattr(draft, key):
@@ -163,12 +166,8 @@ def _changed(
                     f"{draft.name} is a head, which is taken as it is: `{key}` is of models",
                     hint=f"leave `{key}` out, and name a file of each quant of the head",
                 )
-
-
-def _misfits(
-    locations: Locations, target: GgufFile, heads: Mapping[Keys, GgufFile], flavour: str
-) -> Iterator[Problem]:
-    """Heads that cannot draft for ``target``: the engines abort, or crash."""
+    if target is None:
+        return
     for place, file in heads.items():
         inside = only_inside(file, flavour) if place == MODEL else None
         if (reason := misfit(file, target, flavour, inside=inside)) is None:

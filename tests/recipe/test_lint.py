@@ -164,7 +164,7 @@ def test_types_that_need_an_imatrix(
         assert "process_output: true" in (problems[0].hint or "")
 
 
-def test_types_that_need_an_imatrix_are_told_without_a_model() -> None:
+def test_types_that_need_an_imatrix_are_known_without_a_model() -> None:
     problems = found(one("{routed_experts: iq2_xs}"))
     assert shown(problems) == ["4:41: error: iq2_xs needs an imatrix on llama.cpp"]
 
@@ -240,7 +240,7 @@ def with_texts(
     return lint(parse_recipe(text, tmp_path / "r.yaml"))
 
 
-def test_missing_files_are_told_with_the_place(tmp_path: Path) -> None:
+def test_missing_files_are_reported_with_the_place(tmp_path: Path) -> None:
     text = "version: 1\nname: x\nmodel: {source: a.gguf}\ninclude_source: true\n"
     problems = lint(parse_recipe(text, tmp_path / "r.yaml"))
     assert shown(problems) == [f"3:17: error: no such file: {tmp_path / 'a.gguf'}"]

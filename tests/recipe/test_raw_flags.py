@@ -81,7 +81,7 @@ def test_a_refused_flag_at_its_line_and_column_unless_the_user_lets_it_through(p
 
 
 def test_experts_as_a_flag_would_change_the_target_too() -> None:
-    """Refused with the key that says it; let through, it is told all the same."""
+    """Refused with the key that says it; let through, it is reported all the same."""
     words = ("--override-kv", "bailingmoe2.expert_used_count=int:1")
     for place in ("score/target/args", "score/draft/args"):
         with pytest.raises(RecipeError, match="reaches a target of the draft's architecture"):

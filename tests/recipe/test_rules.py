@@ -59,7 +59,7 @@ def test_a_mixture_leaves_types_open_but_of_unquantized_base_types(small: Tensor
         ("IQ4_XS", LLAMA_CPP, "iq4_nl", "4.5 bits a weight for 4.25"),
     ],
 )
-def test_rows_of_a_mixture_that_do_not_divide_are_told_with_what_is_written(
+def test_rows_of_a_mixture_that_do_not_divide_are_reported_with_what_is_written(
     small: Tensors, ftype: str, flavour: str, written: str, bits: str
 ) -> None:
     asked = quant(ftype=ftype, mixture="engine")

@@ -28,6 +28,7 @@ NAMES = [
     "smollm2-135m",
 ]
 
+Shapes = dict[str, tuple[int, ...]]
 Reader = Callable[[Path, Tensors], dict[str, str]]
 
 
@@ -69,11 +70,8 @@ def test_demo_is_clean_on_its_models() -> None:
     assert lint(load_recipe("demo"), model=model, flavour=LLAMA_CPP) == ()
 
 
-Shapes = dict[str, tuple[int, ...]]
-
-
 def ffn(layer: int, kind: str, width: int, inner: int, *experts: int) -> Shapes:
-    sides = {"up": (width, inner), "gate": (width, inner), "down": (inner, width)}
+    sides: Shapes = {"up": (width, inner), "gate": (width, inner), "down": (inner, width)}
     return {f"blk.{layer}.ffn_{w}{kind}.weight": (*shape, *experts) for w, shape in sides.items()}
 
 
@@ -81,7 +79,7 @@ def moe(
     layers: int, width: int, inner: int, attention: Shapes, dense: int = 0, experts: int = 8
 ) -> Shapes:
     """Matrices of a mixture of experts whose first layer, if it is ``dense``, is as wide."""
-    shapes = dict.fromkeys(("token_embd.weight", "output.weight"), (width, 151_552))
+    shapes: Shapes = dict.fromkeys(("token_embd.weight", "output.weight"), (width, 151_552))
     for i in range(layers):
         shapes |= {f"blk.{i}.attn_{part}.weight": shape for part, shape in attention.items()}
         if i == 0 and dense:
@@ -91,7 +89,7 @@ def moe(
     return shapes
 
 
-DEEPSEEK = {
+DEEPSEEK: Shapes = {
     "q_a": (7168, 1536),
     "q_b": (1536, 24576),
     "kv_a_mqa": (7168, 576),
@@ -99,7 +97,7 @@ DEEPSEEK = {
     "v_b": (512, 128, 128),
     "output": (16384, 7168),
 }
-QWEN = {**dict.fromkeys("qkv", (2048, 512)), "output": (4096, 2048)}
+QWEN: Shapes = {**dict.fromkeys("qkv", (2048, 512)), "output": (4096, 2048)}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_it_fits_its_shapes(
 
 def glm_air() -> Shapes:
     """Matrices of GLM-4.5-Air by its configuration: 46 layers and the one that predicts ahead."""
-    attention = {"q": (4096, 96 * 128), "output": (96 * 128, 4096)}
+    attention: Shapes = {"q": (4096, 96 * 128), "output": (96 * 128, 4096)}
     attention |= dict.fromkeys("kv", (4096, 8 * 128))
     shapes = moe(47, 4096, 1408, attention, 10_944, experts=128)
     shapes["blk.46.nextn.eh_proj.weight"] = (2 * 4096, 4096)

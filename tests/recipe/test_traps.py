@@ -1,4 +1,4 @@
-"""Traps of drafting, each told at its place with its mend, on the engine that has it."""
+"""Traps of drafting, each reported at its place with its mend, on the engine that has it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def file(architecture: str = "qwen3", *names: str, gib: float = 1.0, **more: Any
     tensors = tuple(TensorInfo(n, (e,), by_name("f16").id, 0) for n, e in sizes.items())
     known = {"block_count": 32, "embedding_length": 4096, "attention.head_count": 32}
     known |= {"attention.head_count_kv": 8, **more}
-    metadata = {f"{architecture}.{k}": v for k, v in known.items()}
+    metadata: dict[str, Any] = {f"{architecture}.{k}": v for k, v in known.items()}
     metadata["general.architecture"] = architecture
     path = Path(f"{architecture}.gguf")
     return GgufFile(path, 3, metadata, tensors, 32, (0,), 0, (), "", {})
@@ -173,7 +173,7 @@ def test_raw_flags_that_are_refused_as_what_they_are(
         ("    context: 2048", LLAMA, "changes nothing here"),
     ],
 )
-def test_what_one_engine_makes_nothing_of_is_told_there(
+def test_what_one_engine_makes_nothing_of_is_reported_there(
     line: str, flavour: Flavour, message: str
 ) -> None:
     only(traps(flavour, more=line), 13, "warning", message)

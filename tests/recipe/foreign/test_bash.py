@@ -271,7 +271,7 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ("a\n x='b", "2:4: `'` without its other"),
         ('x="b', '1:3: `"` without its other'),
@@ -289,11 +289,11 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
         ("x=" + "$(" * 40 + ")" * 40, "1:37: nested deeper than 32"),
     ],
 )
-def test_what_is_no_bash_is_told_at_its_place(script: str, told: str) -> None:
+def test_what_is_no_bash_is_reported_at_its_place(script: str, expected: str) -> None:
     with pytest.raises(RecipeError) as caught:
         Shell().run(ForeignText("x.sh", script))
     (problem,) = caught.value.problems
-    assert f"{problem.line}:{problem.column}: {problem.message}" == told
+    assert f"{problem.line}:{problem.column}: {problem.message}" == expected
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_grouping_changes_no_type(pairs: list[tuple[str, str]]) -> None:
     assert covered == (None not in types(rules))
 
 
-def test_what_is_not_said_is_told() -> None:
+def test_what_is_not_said_is_a_warning() -> None:
     found = import_recipe(RECIPES[0])
     assert found.loaded.recipe.name == "GLM-4.7-Flash"
     assert [w.message for w in found.warnings] == ["no base type is named: Q8_0, as most rules say"]
@@ -180,12 +180,12 @@ def fails(tmp_path: Path, text: str, name: str = "make.sh") -> list[str]:
         ("attn_v=q8_K", "1:35: q8_K is a type of activations: no engine can write it"),
     ],
 )
-def test_a_faulty_rule_is_told_at_its_place(tmp_path: Path, rules: str, message: str) -> None:
+def test_a_faulty_rule_is_reported_at_its_place(tmp_path: Path, rules: str, message: str) -> None:
     script = f"llama-quantize --custom-q '{rules}' in.gguf out.gguf IQ4_K 4\n"
     assert fails(tmp_path, script)[0].startswith(message)
 
 
-def test_a_pattern_that_hangs_is_told(tmp_path: Path) -> None:
+def test_a_pattern_that_hangs_is_reported(tmp_path: Path) -> None:
     pattern = "(?:(?:.{1,9}){1,9}){1,9}[A-Z]$"
     (problem,) = fails(tmp_path, f"# a\n{pattern}=q8_0\n", "x.recipe")
     assert problem.startswith(f"2:1: pattern `{pattern}` takes too long")
@@ -278,7 +278,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, messag
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from("ab=,.\\*()[]|'\"$#`{}<>&; \n") | st.characters(), max_size=80))
-def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
+def test_any_text_is_a_recipe_or_a_located_fault(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, command = Path(folder) / "any.sh", 'llama-quantize --custom-q "$custom" i.gguf o Q4_0'
         script = f'custom="a=q8_0"\n{text}\n{command}\n'.replace("\0", "")
