@@ -7,23 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cook.documents.tree import Keys
+from cook.engines.base import Engine, QuantizeJob
 from cook.errors import InputError, Problem
-from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
+from cook.formats.gguf import GgufFile, is_gguf, read_gguf, read_tensor_list
 from cook.formats.heads import head_alone
+from cook.formats.imatrix_file import Imatrix, read_imatrix
 from cook.formats.output_tensor import require_output_type
 from cook.recipe.lint import flavour_of, is_here, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, Quant, Resolution, predicted_bpw, predicted_bytes
 from cook.recipe.sources import HubRef
 from cook.recipe.traps import MODEL, models_at, trap_problems
-
-if TYPE_CHECKING:
-    from cook.documents.tree import Keys
-    from cook.engines.base import Engine
-    from cook.formats.gguf import GgufFile
-    from cook.formats.imatrix_file import Imatrix
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,6 @@ def check_recipe(
 
     PrerequisiteError if nothing is wrong but that the engine lacks types.
     """
-    from cook.formats.imatrix_file import read_imatrix
-
     flavour = str(engine.flavour) if engine is not None else flavour_of(loaded)
     headers, unread = headers_of(loaded, on_this_disk)
     model = own = None
@@ -220,7 +214,6 @@ def _mixture(
     engine: Engine, loaded: LoadedRecipe, quant: Quant, resolution: Resolution, source: Path
 ) -> Mapping[str, str]:
     """What the engine would give every tensor, by a dry run of its own tool."""
-    from cook.engines.base import QuantizeJob
     from cook.engines.mixture import mixture_types
     from cook.recipe.engine_rules import to_engine_rules
 

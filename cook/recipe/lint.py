@@ -21,9 +21,17 @@ from typing import TYPE_CHECKING
 from cook.demo.smollm2 import INSTALL, find_q4_1, is_smollm2
 from cook.demo.unpack import is_unpacked
 from cook.documents.tree import Keys, Location
-from cook.errors import PrerequisiteError, Problem, RecipeError
-from cook.formats.quant_types import Flavour
-from cook.prompts.prompt_set import prompts_file
+from cook.errors import CookError, PrerequisiteError, Problem, RecipeError
+from cook.formats.imatrix_file import Imatrix, entry_for
+from cook.formats.quant_types import (
+    IK_LLAMA_CPP,
+    LLAMA_CPP,
+    Flavour,
+    by_name,
+    ftype_by_name,
+    needs_imatrix,
+)
+from cook.prompts.prompt_set import load_prompts, prompts_file
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.raw_flags import flag_problems
@@ -33,7 +41,6 @@ from cook.recipe.text_overlap import compare_texts
 if TYPE_CHECKING:
     from cook.engines.base import Engine
     from cook.engines.facts import Facts
-    from cook.formats.imatrix_file import Imatrix
     from cook.recipe.schema import Recipe
 
 NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another type"
@@ -53,15 +60,11 @@ _NEVER_COVERED = ("token_embd.weight", "per_layer_token_embd.weight")
 
 def type_needs_imatrix(type_name: str, ftype: str, flavour: str) -> bool:
     """Whether an ordinary tensor of this type needs importance data on ``flavour``."""
-    from cook.formats.quant_types import needs_imatrix
-
     return needs_imatrix("blk.0.ffn_up.weight", type_name, ftype, flavour)
 
 
 def ftype_needs_imatrix(quant: Quant, flavour: str) -> bool:
     """Whether the base type itself, or its mixture where that is used, needs an imatrix."""
-    from cook.formats.quant_types import ftype_by_name
-
     base = ftype_by_name(quant.ftype)
     if flavour in base.imatrix:
         return True
@@ -85,9 +88,6 @@ def imatrix_problems(
 
     ``with_output``: one that is collected covers the output tensor too.
     """
-    from cook.formats.imatrix_file import entry_for
-    from cook.formats.quant_types import ftype_by_name, needs_imatrix
-
     where = quant.at or Location("<recipe>", 1, 1)
     # Where rules decide every tensor the base type matters only to ik's gate before the start.
     gated = flavour in ftype_by_name(quant.ftype).imatrix or not resolution.complete
@@ -131,9 +131,6 @@ def _without_data(
     quant: Quant, resolution: Resolution, flavour: str, imatrix: Imatrix
 ) -> Iterator[str]:
     """Layer tensors that an imatrix would help, can do without, and get no data from this one."""
-    from cook.formats.imatrix_file import entry_for
-    from cook.formats.quant_types import needs_imatrix
-
     for name in resolution.rule_of:
         given = resolution.types[name]
         if (
@@ -223,9 +220,6 @@ def _shared_content(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
 
 
 def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
-    from cook.errors import CookError
-    from cook.prompts.prompt_set import load_prompts
-
     score = recipe.score
     if score is None or not (score.categories or score.weights):
         return
@@ -352,8 +346,6 @@ def _where(quant: Quant) -> Location:
 
 def flavour_of(loaded: LoadedRecipe) -> str:
     """The flavour that the recipe asks for, or that its types need, where no engine is at hand."""
-    from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
-
     for name in loaded.recipe.engine:
         if name in tuple(Flavour):
             return name
@@ -369,8 +361,6 @@ def _engine_problems(
 ) -> Iterator[Problem]:
     """Another engine than the one that the recipe asks for, raw flags that ``engine`` has not, and
     types of output heads of ready drafts."""
-    from cook.formats.quant_types import by_name
-
     asked = loaded.recipe.engine[0] if len(loaded.recipe.engine) == 1 else engine.flavour
     if asked in tuple(Flavour) and asked != engine.flavour:
         yield loaded.locations.at("engine").problem(
@@ -401,8 +391,6 @@ def _engine_hint(flavour: str) -> str:
 
 def _quant_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
     """Types that no engine stores or heeds; what a head cannot be made of, or be changed in."""
-    from cook.formats.quant_types import by_name
-
     where, plain = _where(quant), quant.default_type in ("f32", "f16", "bf16")
     for rule in quant.rules:
         if not by_name(rule.type).quantizable:
@@ -454,8 +442,6 @@ def no_head_imatrix(recipe: Recipe, flavour: str, alone: bool) -> str | None:
 
 def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
-    from cook.formats.quant_types import ftype_by_name
-
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
     found = missing_of([rule.type for rule in quant.rules], engine)
@@ -464,8 +450,6 @@ def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
 
 def missing_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
-    from cook.formats.quant_types import by_name
-
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
 
@@ -484,8 +468,6 @@ def _lacks(
 
 def _capability_problems(quant: Quant, engine: _EngineAtHand) -> list[Problem]:
     """The types of ``quant`` that ``engine`` has not."""
-    from cook.formats.quant_types import by_name, ftype_by_name
-
     problems, base = [], ftype_by_name(quant.ftype).engines
     if _lacks(quant.ftype, base, engine, base=True):
         problems.append(_not_at_hand(_where(quant), f"base type {quant.ftype}", base, engine))

@@ -23,7 +23,14 @@ from cook.documents.tree import Location
 from cook.errors import InputError, Problem
 from cook.formats.gguf_split import SplitLimit
 from cook.formats.heads import head_in
-from cook.formats.quant_types import LLAMA_CPP
+from cook.formats.quant_types import (
+    LLAMA_CPP,
+    by_name,
+    bytes_as,
+    fallback,
+    ftype_by_name,
+    stored_type,
+)
 from cook.formats.reduction import Reduction, reductions
 from cook.recipe.groups import SELECTORS, Group, group_of, mtp_layers_of, mtp_part_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
@@ -162,8 +169,6 @@ class Quant:
     @property
     def default_type(self) -> str:
         """The tensor type of the base type."""
-        from cook.formats.quant_types import ftype_by_name
-
         return ftype_by_name(self.ftype).default
 
     @property
@@ -302,8 +307,6 @@ class _Faults:
         self._mixed_weights = 0
 
     def stored(self, tensor: Tensor, wanted: str, rule: int | None) -> str:
-        from cook.formats.quant_types import by_name, stored_type
-
         try:
             written = stored_type(tensor.name, tensor.shape, wanted, self._flavour)
         except InputError as error:
@@ -325,8 +328,6 @@ class _Faults:
     def left_to_the_mixture(self, tensor: Tensor) -> None:
         """A tensor whose type the engine's mixture decides on, by the base type's own: most of
         them get that, or one of blocks as large."""
-        from cook.formats.quant_types import by_name, fallback
-
         wanted = by_name(self._quant.default_type)
         self._mixed_weights += prod(tensor.shape)
         try:
@@ -342,8 +343,6 @@ class _Faults:
 
     def problems(self) -> Iterator[Problem]:
         """One for each rule and type, those of the mixture last."""
-        from cook.formats.quant_types import by_name
-
         prefix = f"quant {self._quant.name}: "
         for (rule, severity, message), names in self._found.items():
             at = (self._quant.rules[rule].at if rule is not None else None) or self._where
@@ -374,8 +373,6 @@ def tensor_sizes(
     tensors: Iterable[SizedTensor], resolution: Resolution
 ) -> Mapping[str, int | None]:
     """Bytes of each tensor's data after quantizing; None where the engine's mixture decides."""
-    from cook.formats.quant_types import bytes_as
-
     sizes: dict[str, int | None] = {}
     for tensor in tensors:
         wanted = resolution.types[tensor.name]

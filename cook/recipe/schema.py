@@ -32,8 +32,11 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
+from cook.errors import InputError
 from cook.formats.gguf_split import UNITS, SplitLimit
+from cook.formats.quant_types import by_name, ftype_by_name
 from cook.formats.reduction import Reduction, reductions
+from cook.formats.sampling import Sampling
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import MTP_PARTS, SELECTORS, Group
@@ -44,7 +47,6 @@ from cook.recipe.sources import OWN_HEAD, HubRef, SourceRef, parse_source
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
     from cook.engines.speculation import NgramSettings, NgramType
-    from cook.formats.sampling import Sampling
 
 
 def _source(value: object, info: ValidationInfo) -> object:
@@ -78,8 +80,6 @@ DraftSourceField = Annotated[
 
 def _checked(check: Callable[[str], str]) -> Any:
     def validate(value: str) -> str:
-        from cook.errors import InputError
-
         try:
             return check(value)
         except InputError as error:
@@ -90,16 +90,11 @@ def _checked(check: Callable[[str], str]) -> Any:
 
 def tensor_type(name: str) -> str:
     """The exact spelling of a tensor type; InputError with a suggestion when there is none."""
-    from cook.formats.quant_types import by_name
-
     return by_name(name).name
 
 
 def base_type(name: str) -> str:
     """The exact spelling of a base type of ``llama-quantize``; InputError with a suggestion."""
-    from cook.errors import InputError
-    from cook.formats.quant_types import ftype_by_name
-
     if name.upper() == "COPY":
         raise InputError("COPY makes no quant", hint="list the file under `drafts:` instead")
     return ftype_by_name(name).name
@@ -467,8 +462,6 @@ class SweepSpec(QuantSettings):
     @field_validator("over")
     @classmethod
     def _valid_axes(cls, over: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        from cook.errors import InputError
-
         checked = {}
         for selector, types in over.items():
             spell = base_type if selector == "type" else tensor_type
@@ -617,8 +610,6 @@ class SamplingSpec(Spec):
     @property
     def chains(self) -> tuple[Sampling, ...]:
         """Every combination once, the deployed one first: what is one chain is tried once."""
-        from cook.formats.sampling import Sampling
-
         combined = itertools.product(
             self.temperature, self.top_k or (None,), self.top_p or (None,), self.min_p or (None,)
         )
@@ -686,8 +677,6 @@ class RivalSpec(Spec):
 
 def rival_keys(text: str) -> dict[str, object]:
     """``ngram-map-k:size_n=8,size_m=16`` as the keys of a rival; InputError for another form."""
-    from cook.errors import InputError
-
     name, _, numbers = text.partition(":")
     keys: dict[str, object] = {"type": name}
     for part in numbers.split(",") if numbers else ():
