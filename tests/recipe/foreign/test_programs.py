@@ -68,6 +68,7 @@ def test_it_prints_what_the_program_prints(command: str) -> None:
         "grep '^#'",
         "grep -v q8",
         "grep -vE '( *)*#'",
+        "grep -v '^+'",
         "sed s/a/b/",
         r"sed 's:\n+:;:g'",
         "sed -i '/^#/d'",
