@@ -278,7 +278,7 @@ def test_a_base_type_by_its_name_or_by_the_number_of_the_engine() -> None:
 )
 def test_what_grows_without_end_is_refused_soon(script: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(script)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises((InputError, RecipeError)):
         import_recipe(tmp_path / "x")
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
