@@ -116,8 +116,7 @@ UNIMPORTED = {
     "cook.cli.sweep": _COMMAND,
     "cook.cli.trace": _COMMAND,
     "cook.closing": "an interface; what closes is tested where it does",
-    "cook.documents.faults": "tests/recipe/test_load.py: every fault of a recipe is told by it",
-    "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
+    "cook.documents.located": "tests/recipe/test_load.py: every fault of a recipe is told by it",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
 }
 """Modules that no test file without an engine imports, each with the reason."""

@@ -15,7 +15,7 @@ from cook.graph.store import Store
 from cook.paths import demo_dir
 from cook.recipe.foreign.importing import import_recipe
 from cook.recipe.load import load_recipe
-from cook.recipe.rules import resolve
+from cook.recipe.rules import ModelTensors
 from cook.record.record import Record, StepRecord
 from tests.builds import build
 
@@ -109,7 +109,8 @@ def test_types_are_those_of_the_script(name: str, ling: Record) -> None:
     draft = demo_dir() / "draft-f16.gguf"
     imported = import_recipe(SCRIPTS / f"make-quant-{name}.sh", model=draft)
     source = read_gguf(draft)
-    wanted = resolve(source.tensors, imported.loaded.quants[0], IK_LLAMA_CPP, "bailingmoe2").types
+    model = ModelTensors(source.tensors, "bailingmoe2")
+    wanted = model.resolve(imported.loaded.quants[0], IK_LLAMA_CPP).types
     made = {t.name: t.type_name for t in read_gguf(made_file(ling, name)).tensors}
     assert None not in wanted.values()
     assert made == wanted

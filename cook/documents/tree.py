@@ -282,7 +282,13 @@ class _Reader:
     def _node(self, event: yaml.Event, depth: int) -> Node:
         at = self._at(event)
         if isinstance(event, self.yaml.AliasEvent):
-            return self._aliased(at, event.anchor or "")
+            anchor = event.anchor or ""
+            if anchor not in self._anchors:
+                self._fail(at, f"no anchor `&{anchor}` before this")
+            if (known := self._anchors[anchor]) is None:
+                self._fail(at, f"`*{anchor}` stands inside its own anchor")
+            self._counted(at, known.size)
+            return known
         assert isinstance(event, self.yaml.ScalarEvent | self.yaml.CollectionStartEvent)
         self._counted(at, 1)
         if event.tag is not None:
@@ -297,27 +303,15 @@ class _Reader:
         elif depth >= MAX_DEPTH:
             self._fail(at, f"nested deeper than {MAX_DEPTH} levels")
         elif isinstance(event, self.yaml.SequenceStartEvent):
-            node = self._sequence(at, depth + 1)
+            items = []
+            while not isinstance(inner := next(self._events), self.yaml.SequenceEndEvent):
+                items.append(self._node(inner, depth + 1))
+            node = SequenceNode(at, tuple(items), 1 + sum(item.size for item in items))
         else:
             node = self._mapping(at, depth + 1)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _aliased(self, at: Location, anchor: str) -> Node:
-        if anchor not in self._anchors:
-            self._fail(at, f"no anchor `&{anchor}` before this")
-        node = self._anchors[anchor]
-        if node is None:
-            self._fail(at, f"`*{anchor}` stands inside its own anchor")
-        self._counted(at, node.size)
-        return node
-
-    def _sequence(self, at: Location, depth: int) -> SequenceNode:
-        items = []
-        while not isinstance(event := next(self._events), self.yaml.SequenceEndEvent):
-            items.append(self._node(event, depth))
-        return SequenceNode(at, tuple(items), 1 + sum(item.size for item in items))
 
     def _mapping(self, at: Location, depth: int) -> MappingNode:
         keys: dict[str, ScalarNode] = {}

@@ -48,12 +48,6 @@ class ActiveBytes:
         return read / self.read_bytes if self.read_bytes else 0.0
 
 
-@dataclass(frozen=True)
-class _Use:
-    group: Group
-    part: float
-
-
 class TokenReads:
     """How much of each tensor of one model a token reads, worked out once for all its quants.
 
@@ -72,7 +66,7 @@ class TokenReads:
             file.number("nextn_predict_layers"),
         )
         tied = file.find(_OUTPUT) is None
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, tuple[Group, float]] = {}
         for tensor in file.tensors:
             group = group_of(tensor.name, file.architecture, layers)
             part = 1.0
@@ -84,8 +78,8 @@ class TokenReads:
                 group = Group.OUTPUT
             elif group is Group.EMBEDDINGS and len(tensor.shape) > 1:
                 part = 1 / max(tensor.shape[1], 1)
-            self._uses[tensor.name] = _Use(group, part)
-        self.mixture = any(u.group is Group.ROUTED_EXPERTS for u in self._uses.values())
+            self._uses[tensor.name] = group, part
+        self.mixture = any(group is Group.ROUTED_EXPERTS for group, _ in self._uses.values())
         self.known = bool(count and used) or not self.mixture
 
     def of(self, sizes: Mapping[str, int]) -> ActiveBytes:
@@ -93,9 +87,9 @@ class TokenReads:
         size: dict[Group, int] = dict.fromkeys(Group, 0)
         read: dict[Group, float] = dict.fromkeys(Group, 0.0)
         for name, size_bytes in sizes.items():
-            use = self._uses[name]
-            size[use.group] += size_bytes
-            read[use.group] += use.part * size_bytes
+            group, part = self._uses[name]
+            size[group] += size_bytes
+            read[group] += part * size_bytes
         groups = tuple(GroupReads(g, size[g], round(read[g])) for g in Group if size[g])
         return ActiveBytes(groups, sum(g.read_bytes for g in groups), sum(size.values()))
 

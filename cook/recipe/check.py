@@ -7,23 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cook.documents.tree import Keys
+from cook.engines.base import Engine, QuantizeJob
 from cook.errors import InputError, Problem
-from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
+from cook.formats.gguf import GgufFile, is_gguf, read_gguf, read_tensor_list
 from cook.formats.heads import head_alone
+from cook.formats.imatrix_file import Imatrix, read_imatrix
 from cook.formats.quantized_file import require_output_type
 from cook.recipe.lint import flavour_of, is_here, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, Quant, Resolution, predicted_bpw, predicted_bytes
 from cook.recipe.sources import HubRef
 from cook.recipe.traps import MODEL, models_at, trap_problems
-
-if TYPE_CHECKING:
-    from cook.documents.tree import Keys
-    from cook.engines.base import Engine
-    from cook.formats.gguf import GgufFile
-    from cook.formats.imatrix_file import Imatrix
 
 
 @dataclass(frozen=True)
@@ -71,13 +67,16 @@ def check_recipe(
         model = read_tensors(tensors)
     elif (source := headers.get(MODEL)) is not None:
         own = ModelTensors(source.tensors, source.architecture)
+    imatrix, ready = None, loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
+    if (model or own) and isinstance(ready, Path) and ready.is_file():
+        imatrix = read_imatrix(ready)
     problems = recipe_problems(
         loaded,
         flavour,
         headers,
         engine=engine,
         model=model or own,
-        imatrix=_ready_imatrix(loaded) if model or own else None,
+        imatrix=imatrix,
         strict=strict,
     )
     if any(p.kind == "prerequisite" for p in problems):
@@ -107,8 +106,7 @@ def recipe_problems(
             engine_name=engine.name if engine is not None else None,
             imatrix=imatrix,
         ),
-        *_reduction_problems(loaded, headers),
-        *_output_problems(loaded, flavour, headers),
+        *_header_problems(loaded, flavour, headers),
         *trap_problems(loaded.recipe, loaded.locations, flavour, headers, loaded.quants),
     }
     return _sorted(replace(p, severity="error") if strict else p for p in found)
@@ -118,10 +116,11 @@ def _sorted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(problems, key=lambda p: (p.line, p.column, p.severity, p.message)))
 
 
-def _reduction_problems(
-    loaded: LoadedRecipe, headers: Mapping[Keys, GgufFile]
+def _header_problems(
+    loaded: LoadedRecipe, flavour: str, headers: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
-    """Experts and layers that a model has not, each reported once."""
+    """Experts and layers that a model has not, each reported once, and output heads that an engine
+    of ``flavour`` cannot make of a ready draft's."""
     at = loaded.locations.at
     tried = [(q.name, q.at or at("quants"), MODEL, q.candidates) for q in loaded.quants]
     tried += [
@@ -137,28 +136,14 @@ def _reduction_problems(
                 if error.message not in seen:
                     yield where.problem(f"{name}: {error.message}", hint=error.hint)
                 seen.add(error.message)
-
-
-def _output_problems(
-    loaded: LoadedRecipe, flavour: str, headers: Mapping[Keys, GgufFile]
-) -> Iterator[Problem]:
-    """Output heads that an engine of ``flavour`` cannot make of a ready draft's."""
     for index, draft in enumerate(loaded.recipe.drafts):
         source = ("drafts", index, "source")
-        for place, wanted in enumerate(draft.output if source in headers else ()):
+        for number, wanted in enumerate(draft.output if source in headers else ()):
             try:
                 require_output_type(headers[source], wanted, flavour)
             except InputError as error:
-                at = loaded.locations.at("drafts", index, "output", place)
-                yield at.problem(f"{draft.name}: {error.message}", hint=error.hint)
-
-
-def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
-    """The recipe's own, where it is on this disk."""
-    from cook.formats.imatrix_file import read_imatrix
-
-    path = loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
-    return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
+                where = at("drafts", index, "output", number)
+                yield where.problem(f"{draft.name}: {error.message}", hint=error.hint)
 
 
 def headers_of(
@@ -229,7 +214,6 @@ def _mixture(
     engine: Engine, loaded: LoadedRecipe, quant: Quant, resolution: Resolution, source: Path
 ) -> Mapping[str, str]:
     """What the engine would give every tensor, by a dry run of its own tool."""
-    from cook.engines.base import QuantizeJob
     from cook.engines.mixture import mixture_types
     from cook.recipe.engine_rules import to_engine_rules
 

@@ -55,7 +55,14 @@ def expand_parts(
             job.problems.append(locations.at("sweep", index, "over").problem(message))
             continue
         found.extend(job.sweep(index, sweep))
-    _limit_candidates(found, job)
+    total = 0
+    for quant in found:
+        total += len(quant.candidates)
+        if total > MAX_QUANTS and quant.at:
+            message = f"with `{quant.name}` there are {total} candidates: more than {MAX_QUANTS}"
+            hint = "fewer `experts` or `prune_layers`"
+            job.problems.append(quant.at.problem(message, hint=hint))
+            break
     seen: dict[str, Quant] = {}
     for quant in found:
         # File systems may fold case, so names that differ only in it collide.
@@ -70,18 +77,6 @@ def expand_parts(
             at = locations.at("drafts", index, "name")
             job.problems.append(at.problem(f"`{name}` is also the name of a quant"))
     return tuple(found), tuple(job.problems)
-
-
-def _limit_candidates(found: Sequence[Quant], job: _Expansion) -> None:
-    """A problem at the quant with which there are too many candidates."""
-    total = 0
-    for quant in found:
-        total += len(quant.candidates)
-        if total > MAX_QUANTS and quant.at:
-            message = f"with `{quant.name}` there are {total} candidates: more than {MAX_QUANTS}"
-            hint = "fewer `experts` or `prune_layers`"
-            job.problems.append(quant.at.problem(message, hint=hint))
-            return
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,11 @@ class _Expansion:
         quants: list[Quant] = []
         for chosen in itertools.product(*sweep.over.values()):
             choice = dict(zip(sweep.over, chosen, strict=True))
-            name = self._name(sweep, choice)
+            name = "-".join(chosen)
+            if sweep.name is not None:
+                by_axis = {**{str(i): t for i, t in enumerate(chosen, 1)}, **choice}
+                parts = enumerate(_PLACEHOLDER.split(sweep.name))
+                name = "".join(by_axis[part] if i % 2 else part for i, part in parts)
             if not re.fullmatch(NAME_PATTERN, name):
                 at = self.locations.at(*where, "name")
                 self.problems.append(at.problem(f"the sweep makes a bad name: `{name[:80]}`"))
@@ -156,8 +155,15 @@ class _Expansion:
         parent = self._parent(spec.extends, where, (*path, spec.name))
         settings = None
         if parent is not None:
-            inherited = self._without_dropped(parent.rules, spec, index)
+            known = sorted({rule.selector for rule in parent.rules})
+            for i, selector in enumerate(spec.drop_rules):
+                if selector not in known:
+                    at = self.locations.at(*where, "drop_rules", i)
+                    message = f"`drop_rules` names no inherited rule: `{selector}`"
+                    hint = f"inherited are: {', '.join(known)}" if known else None
+                    self.problems.append(at.problem(message, hint=hint))
             own = self._rules(spec.rules, where, spec.name)
+            inherited = (r for r in parent.rules if r.selector not in spec.drop_rules)
             settings = parent.fill(spec, (*own, *inherited))
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
@@ -189,19 +195,6 @@ class _Expansion:
             Rule(r.selector, r.type, owner, self.locations.at(*where, "rules", i, "selector"))
             for i, r in enumerate(specs)
         )
-
-    def _without_dropped(
-        self, rules: tuple[Rule, ...], spec: QuantSpec, index: int
-    ) -> tuple[Rule, ...]:
-        inherited = {rule.selector for rule in rules}
-        for i, selector in enumerate(spec.drop_rules):
-            if selector not in inherited:
-                at = self.locations.at("quants", index, "drop_rules", i)
-                hint = f"inherited are: {', '.join(sorted(inherited))}" if inherited else None
-                self.problems.append(
-                    at.problem(f"`drop_rules` names no inherited rule: `{selector}`", hint=hint)
-                )
-        return tuple(r for r in rules if r.selector not in spec.drop_rules)
 
     def _finish(
         self,
@@ -250,10 +243,3 @@ class _Expansion:
                 self.problems.append(at.problem(message))
                 return False
         return used <= known
-
-    @staticmethod
-    def _name(sweep: SweepSpec, choice: dict[str, str]) -> str:
-        if sweep.name is None:
-            return "-".join(choice.values())
-        by_number = {str(i): t for i, t in enumerate(choice.values(), 1)}
-        return _PLACEHOLDER.sub(lambda m: choice.get(m[1]) or by_number[m[1]], sweep.name)

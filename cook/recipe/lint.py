@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING
 
 from cook.demo.smollm2 import INSTALL, find_q4_1, is_smollm2
 from cook.demo.unpack import is_unpacked
-from cook.documents.tree import Keys, Location, Locations
-from cook.errors import PrerequisiteError, Problem, RecipeError
-from cook.formats.quant_types import Flavour
-from cook.prompts.prompt_set import prompts_file
+from cook.documents.tree import Keys, Location
+from cook.errors import CookError, PrerequisiteError, Problem, RecipeError
+from cook.formats.imatrix_file import Imatrix, entry_for
+from cook.formats.quant_types import (
+    IK_LLAMA_CPP,
+    LLAMA_CPP,
+    Flavour,
+    by_name,
+    ftype_by_name,
+    needs_imatrix,
+)
+from cook.prompts.prompt_set import load_prompts, prompts_file
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.raw_flags import flag_problems
@@ -33,7 +41,6 @@ from cook.recipe.text_overlap import compare_texts
 if TYPE_CHECKING:
     from cook.engines.base import Engine
     from cook.engines.facts import Facts
-    from cook.formats.imatrix_file import Imatrix
     from cook.recipe.schema import Recipe
 
 NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another type"
@@ -53,15 +60,11 @@ _NEVER_COVERED = ("token_embd.weight", "per_layer_token_embd.weight")
 
 def type_needs_imatrix(type_name: str, ftype: str, flavour: str) -> bool:
     """Whether an ordinary tensor of this type needs importance data on ``flavour``."""
-    from cook.formats.quant_types import needs_imatrix
-
     return needs_imatrix("blk.0.ffn_up.weight", type_name, ftype, flavour)
 
 
 def ftype_needs_imatrix(quant: Quant, flavour: str) -> bool:
     """Whether the base type itself, or its mixture where that is used, needs an imatrix."""
-    from cook.formats.quant_types import ftype_by_name
-
     base = ftype_by_name(quant.ftype)
     if flavour in base.imatrix:
         return True
@@ -85,30 +88,27 @@ def imatrix_problems(
 
     ``with_output``: one that is collected covers the output tensor too.
     """
-    from cook.formats.imatrix_file import entry_for
-    from cook.formats.quant_types import ftype_by_name, needs_imatrix
-
     where = quant.at or Location("<recipe>", 1, 1)
     # Where rules decide every tensor the base type matters only to ik's gate before the start.
     gated = flavour in ftype_by_name(quant.ftype).imatrix or not resolution.complete
     if not has_imatrix and gated and ftype_needs_imatrix(quant, flavour):
         message = f"quant {quant.name}: {quant.ftype} needs an imatrix on {flavour}"
         yield where.problem(message, hint=NO_IMATRIX_HINT)
-    lacking: dict[tuple[int | None, str, str], list[str]] = {}
+    without: dict[tuple[int | None, str, str], list[str]] = {}
     for name, rule in resolution.rule_of.items():
         wanted = resolution.types[name]
         if wanted is None or not needs_imatrix(name, wanted, quant.ftype, flavour):
             continue
         if name in _NEVER_COVERED:
             # No imatrix has embeddings: the engine aborts whatever is given.
-            lacking.setdefault((rule, wanted, "never"), []).append(name)
+            without.setdefault((rule, wanted, "never"), []).append(name)
         elif not has_imatrix:
-            lacking.setdefault((rule, wanted, "none"), []).append(name)
+            without.setdefault((rule, wanted, "none"), []).append(name)
         elif imatrix is None and name == "output.weight" and not with_output:
-            lacking.setdefault((rule, wanted, "output"), []).append(name)
+            without.setdefault((rule, wanted, "output"), []).append(name)
         elif imatrix is not None and entry_for(imatrix, name, flavour) is None:
-            lacking.setdefault((rule, wanted, "entry"), []).append(name)
-    for (index, type_name, why), names in lacking.items():
+            without.setdefault((rule, wanted, "entry"), []).append(name)
+    for (index, type_name, why), names in without.items():
         at = (quant.rules[index].at if index is not None else None) or where
         subject = f"quant {quant.name}: {type_name}"
         if why == "never":
@@ -131,9 +131,6 @@ def _without_data(
     quant: Quant, resolution: Resolution, flavour: str, imatrix: Imatrix
 ) -> Iterator[str]:
     """Layer tensors that an imatrix would help, can do without, and get no data from this one."""
-    from cook.formats.imatrix_file import entry_for
-    from cook.formats.quant_types import needs_imatrix
-
     for name in resolution.rule_of:
         given = resolution.types[name]
         if (
@@ -223,9 +220,6 @@ def _shared_content(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
 
 
 def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
-    from cook.errors import CookError
-    from cook.prompts.prompt_set import load_prompts
-
     score = recipe.score
     if score is None or not (score.categories or score.weights):
         return
@@ -281,22 +275,12 @@ def lint(
         found += file_problems(loaded, recipe)
     engine = _EngineAtHand(flavour, engine_name or flavour, facts) if flavour else None
     if engine is not None:
-        found += _engine_problems(loaded, engine)
-        found += flag_problems(
-            recipe,
-            loaded.locations,
-            engine.flavour,
-            facts,
-            engine.name,
-            unsafe=loaded.unsafe_args,
-        )
-        found += _output_problems(recipe, loaded.locations, engine)
+        found += _engine_problems(loaded, recipe, engine)
     bare: dict[str, None] = {}
     for quant in loaded.quants:
-        found += _type_problems(quant)
-        found += _head_problems(quant, model, flavour or flavour_of(loaded))
-        lacking = _capability_problems(quant, engine) if engine is not None else []
-        found += lacking
+        found += _quant_problems(quant, model, flavour or flavour_of(loaded))
+        missing = _capability_problems(quant, engine) if engine is not None else []
+        found += missing
         no_head = None
         if quant.part is not None:
             alone = model is not None and len(model.of(quant).tensors) == len(model.tensors)
@@ -310,12 +294,11 @@ def lint(
         published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:
             found += _rule_problems(quant, model.of(quant))
-            if not lacking:
+            if not missing:
                 wanted = flavour or flavour_of(loaded)
                 resolution = model.resolve(quant, wanted)
                 found += resolution.problems
-                found += _uncovered(quant, resolution)
-                found += _requantizing(loaded, quant, model.of(quant), resolution)
+                found += _resolution_problems(loaded, quant, model.of(quant), resolution)
                 if published:
                     continue
                 if imatrix is not None and quant.use_imatrix:
@@ -329,7 +312,7 @@ def lint(
                     with_output=spec is None or spec.file is not None or spec.process_output,
                 )
                 found += (replace(p, hint=no_head or p.hint) for p in needs)
-        elif engine is not None and not (has_imatrix or published or lacking):
+        elif engine is not None and not (has_imatrix or published or missing):
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if bare:
         at = loaded.locations.at("imatrix", "file")
@@ -363,8 +346,6 @@ def _where(quant: Quant) -> Location:
 
 def flavour_of(loaded: LoadedRecipe) -> str:
     """The flavour that the recipe asks for, or that its types need, where no engine is at hand."""
-    from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
-
     for name in loaded.recipe.engine:
         if name in tuple(Flavour):
             return name
@@ -375,17 +356,32 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     return LLAMA_CPP
 
 
-def _engine_problems(loaded: LoadedRecipe, engine: _EngineAtHand) -> Iterator[Problem]:
-    if len(loaded.recipe.engine) != 1:
-        return
-    asked = loaded.recipe.engine[0]
+def _engine_problems(
+    loaded: LoadedRecipe, recipe: Recipe, engine: _EngineAtHand
+) -> Iterator[Problem]:
+    """Another engine than the one that the recipe asks for, raw flags that ``engine`` has not, and
+    types of output heads of ready drafts."""
+    asked = loaded.recipe.engine[0] if len(loaded.recipe.engine) == 1 else engine.flavour
     if asked in tuple(Flavour) and asked != engine.flavour:
-        at = loaded.locations.at("engine")
-        yield at.problem(
+        yield loaded.locations.at("engine").problem(
             f"the recipe needs {asked}; `{engine.name}` is {engine.flavour}",
             hint=_engine_hint(asked),
             kind="prerequisite",
         )
+    yield from flag_problems(
+        recipe,
+        loaded.locations,
+        engine.flavour,
+        engine.facts,
+        engine.name,
+        unsafe=loaded.unsafe_args,
+    )
+    for index, draft in enumerate(recipe.drafts):
+        for place, name in enumerate(draft.output):
+            engines = by_name(name).engines
+            if _lacks(name, engines, engine):
+                at = loaded.locations.at("drafts", index, "output", place)
+                yield _not_at_hand(at, name, engines, engine)
 
 
 def _engine_hint(flavour: str) -> str:
@@ -393,39 +389,33 @@ def _engine_hint(flavour: str) -> str:
     return f"give a build of {flavour}: `--engine {short}=/path/to/{flavour}/build`"
 
 
-def _type_problems(quant: Quant) -> Iterator[Problem]:
-    from cook.formats.quant_types import by_name
-
+def _quant_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
+    """Types that no engine stores or heeds; what a head cannot be made of, or be changed in."""
+    where, plain = _where(quant), quant.default_type in ("f32", "f16", "bf16")
     for rule in quant.rules:
         if not by_name(rule.type).quantizable:
-            at = rule.at or _where(quant)
             message = f"{rule.type} is no type of stored weights: the engines abort on it"
-            yield at.problem(message, hint="use q8_0")
-    if quant.rules and quant.default_type in ("f32", "f16", "bf16"):
+            yield (rule.at or where).problem(message, hint="use q8_0")
+    if quant.rules and plain:
         message = f"quant {quant.name}: both engines ignore rules under base type {quant.ftype}"
         hint = "use a quantized base type such as Q8_0, and rules for what stays unquantized"
-        yield _where(quant).problem(message, hint=hint)
-
-
-def _head_problems(quant: Quant, model: ModelTensors | None, flavour: str) -> Iterator[Problem]:
-    """What a head cannot be made of, or cannot be changed in."""
+        yield where.problem(message, hint=hint)
     if quant.part is None:
         return
-    plain = quant.default_type in ("f32", "f16", "bf16")
     if flavour == Flavour.IK_LLAMA_CPP and quant.mixture == "engine" and not plain:
-        yield _where(quant).problem(
+        yield where.problem(
             f"quant {quant.name}: the mixture of {flavour} is of whole models: its llama-quantize "
             "ends on a head alone",
             hint="write `mixture: pure`, and rules for what is to be another type",
         )
     for key in ("experts", "prune_layers"):
         if getattr(quant, key):
-            yield _where(quant).problem(
+            yield where.problem(
                 f"quant {quant.name} is a head, which is taken whole: `{key}` is of models",
                 hint=f"leave `{key}` out",
             )
     if model is not None and not model.of(quant).tensors:
-        yield _where(quant).problem(
+        yield where.problem(
             f"quant {quant.name}: `part: head` of a source without one: it has no block with "
             "`nextn` tensors",
             hint="name the target's own unquantized model, converted without `--no-mtp`",
@@ -452,8 +442,6 @@ def no_head_imatrix(recipe: Recipe, flavour: str, alone: bool) -> str | None:
 
 def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
-    from cook.formats.quant_types import ftype_by_name
-
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
     found = missing_of([rule.type for rule in quant.rules], engine)
@@ -462,8 +450,6 @@ def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
 
 def missing_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
-    from cook.formats.quant_types import by_name
-
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
     return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
 
@@ -481,36 +467,21 @@ def _lacks(
 
 
 def _capability_problems(quant: Quant, engine: _EngineAtHand) -> list[Problem]:
-    from cook.formats.quant_types import by_name, ftype_by_name
-
-    problems = []
-    base = ftype_by_name(quant.ftype)
-    if _lacks(quant.ftype, base.engines, engine, base=True):
-        problems.append(_lacking(_where(quant), f"base type {quant.ftype}", base.engines, engine))
+    """The types of ``quant`` that ``engine`` has not."""
+    problems, base = [], ftype_by_name(quant.ftype).engines
+    if _lacks(quant.ftype, base, engine, base=True):
+        problems.append(_not_at_hand(_where(quant), f"base type {quant.ftype}", base, engine))
     for rule in quant.rules:
-        known = by_name(rule.type)
-        if _lacks(rule.type, known.engines, engine):
-            problems.append(_lacking(rule.at or _where(quant), rule.type, known.engines, engine))
+        engines = by_name(rule.type).engines
+        if _lacks(rule.type, engines, engine):
+            problems.append(_not_at_hand(rule.at or _where(quant), rule.type, engines, engine))
     return problems
 
 
-def _output_problems(
-    recipe: Recipe, locations: Locations, engine: _EngineAtHand
-) -> Iterator[Problem]:
-    """Types for the output heads of ready drafts that ``engine`` has not."""
-    from cook.formats.quant_types import by_name
-
-    for index, draft in enumerate(recipe.drafts):
-        for place, name in enumerate(draft.output):
-            engines = by_name(name).engines
-            if _lacks(name, engines, engine):
-                yield _lacking(
-                    locations.at("drafts", index, "output", place), name, engines, engine
-                )
-
-
-def _lacking(at: Location, what: str, engines: frozenset[str], engine: _EngineAtHand) -> Problem:
-    """``what``, which ``engines`` have, is not at hand."""
+def _not_at_hand(
+    at: Location, what: str, engines: frozenset[str], engine: _EngineAtHand
+) -> Problem:
+    """``what``, which ``engines`` have, and the one at hand has not."""
     others = sorted(engines - {engine.flavour})
     message = f"`{engine.name}` ({engine.flavour}) has no {what}"
     if engine.flavour in engines:
@@ -535,7 +506,9 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         if not hits:
             # An inherited rule is reported where its own quant is checked.
             if rule.owner == quant.name:
-                hint = _case_hint(rule, model)
+                lowered = replace(rule, selector=rule.selector.lower())
+                lower_hits = lowered.selector != rule.selector and model.hits(lowered)
+                hint = f"tensor names are lower case: `{lowered.selector}`" if lower_hits else None
                 message = f"rule `{rule.selector}` matches no tensor"
                 yield at.problem(message, hint=hint, severity="warning")
             continue
@@ -548,14 +521,10 @@ def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
         earlier.append(rule)
 
 
-def _case_hint(rule: Rule, model: ModelTensors) -> str | None:
-    lowered = replace(rule, selector=rule.selector.lower())
-    if rule.selector != lowered.selector and model.hits(lowered):
-        return f"tensor names are lower case: `{lowered.selector}`"
-    return None
-
-
-def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
+def _resolution_problems(
+    loaded: LoadedRecipe, quant: Quant, model: ModelTensors, resolution: Resolution
+) -> Iterator[Problem]:
+    """Tensors that are left to the base type without a word, or quantized a second time."""
     left = [n for n, rule in resolution.rule_of.items() if rule is None]
     if left and quant.rules and not quant.mixture_stated:
         get = "gets" if len(left) == 1 else "get"
@@ -565,25 +534,18 @@ def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
         )
         hint = "add rules for them, or state `mixture: pure` or `mixture: engine`"
         yield _where(quant).problem(message, hint=hint, severity="warning")
-
-
-def _requantizing(
-    loaded: LoadedRecipe, quant: Quant, model: ModelTensors, resolution: Resolution
-) -> Iterator[Problem]:
     spec = loaded.recipe.model
-    if spec is None or spec.allow_requantize:
-        return
-    done = [
+    again = [
         t.name
         for t in model.tensors
         if t.name not in resolution.kept
         and t.type_name not in ("f32", "f16", "bf16")
         and resolution.types[t.name] != t.type_name
     ]
-    if done:
+    if again and spec is not None and not spec.allow_requantize:
         at = loaded.locations.at("model", "source")
         hint = "start from the BF16 or F16 file, or set `model.allow_requantize: true`"
-        yield at.problem(f"the source is already quantized ({some(done)})", hint=hint)
+        yield at.problem(f"the source is already quantized ({some(again)})", hint=hint)
 
 
 def _imatrix_problems_by_rule(quant: Quant, flavour: str) -> Iterator[Problem]:

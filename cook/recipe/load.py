@@ -10,9 +10,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cook.documents.spec import NAME_PATTERN
+from pydantic import ValidationError
+
+from cook.documents.spec import NAME_PATTERN, one_or_many
 from cook.documents.tree import Locations, read_text
 from cook.errors import InputError, Problem, RecipeError
+from cook.paths import data_dir, package_dir
 
 if TYPE_CHECKING:
     from cook.documents.located import LocatedDocument
@@ -72,8 +75,6 @@ def find_recipe(name: Path | str) -> Path:
 
 def shipped_recipes() -> Mapping[str, Path]:
     """Name -> file of the recipes that come with cook, sorted by name."""
-    from cook.paths import data_dir
-
     return {p.stem: p for p in sorted(data_dir("recipes").glob("*.yaml"))}
 
 
@@ -107,7 +108,6 @@ def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedR
 
 def _expand_valid(document: LocatedDocument) -> tuple[Problem, ...]:
     """Faults between the quants that are valid, to be reported with the faults in others."""
-    from cook.documents.spec import one_or_many
     from cook.recipe.expand import expand_parts
     from cook.recipe.schema import QuantSpec, SweepSpec
 
@@ -132,8 +132,6 @@ def _expand_valid(document: LocatedDocument) -> tuple[Problem, ...]:
 
 
 def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tuple[int, Any]]:
-    from pydantic import ValidationError
-
     found = []
     for index, item in enumerate(items if isinstance(items, tuple) else ()):
         try:
@@ -188,8 +186,6 @@ def schema_comment() -> str:
 
 def schema_file() -> Path:
     """The JSON Schema of recipes; ``make docs`` writes it."""
-    from cook.paths import package_dir
-
     return package_dir() / "recipe" / "recipe.schema.json"
 
 
@@ -202,20 +198,18 @@ def _without_empty(value: Any) -> Any:
 
 
 def _quant(quant: Quant) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": quant.name, "type": quant.ftype, "mixture": quant.mixture}
-    if quant.part is not None:
-        found["part"] = quant.part
-    if not quant.use_imatrix:
-        found["imatrix"] = False
-    if quant.tensors_from is not None:
-        asked = asdict(quant.tensors_from)
-        found["tensors_from"] = {key: value for key, value in asked.items() if value is not None}
-    if quant.experts:
-        found["experts"] = list(quant.experts)
-    if quant.prune_layers:
-        found["prune_layers"] = [list(layers) for layers in quant.prune_layers]
-    if quant.split is not None:
-        found["split"] = quant.split.as_typed
-    if quant.rules:
-        found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
-    return found
+    """The quant's keys, without those that say nothing."""
+    asked = asdict(quant.tensors_from) if quant.tensors_from is not None else {}
+    keys = {
+        "name": quant.name,
+        "type": quant.ftype,
+        "mixture": quant.mixture,
+        "part": quant.part,
+        "imatrix": None if quant.use_imatrix else False,
+        "tensors_from": {key: value for key, value in asked.items() if value is not None},
+        "experts": list(quant.experts),
+        "prune_layers": [list(layers) for layers in quant.prune_layers],
+        "split": quant.split.as_typed if quant.split is not None else None,
+        "rules": [{rule.selector: rule.type} for rule in quant.rules],
+    }
+    return {key: value for key, value in keys.items() if value not in (None, {}, [])}

@@ -23,7 +23,14 @@ from cook.documents.tree import Location
 from cook.errors import InputError, Problem
 from cook.formats.gguf_writer import SplitLimit
 from cook.formats.heads import head_in
-from cook.formats.quant_types import LLAMA_CPP
+from cook.formats.quant_types import (
+    LLAMA_CPP,
+    by_name,
+    bytes_as,
+    fallback,
+    ftype_by_name,
+    stored_type,
+)
 from cook.formats.reduction import Reduction, reductions
 from cook.recipe.groups import SELECTORS, Group, group_of, mtp_layers_of, mtp_part_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
@@ -53,7 +60,7 @@ def quantizable(
     name: str, shape: tuple[int, ...], type_name: str, flavour: str, architecture: str = ""
 ) -> bool:
     """Whether ``flavour`` quantizes this tensor; ``shape`` has ne0 first, trailing ones ignored."""
-    if len(_trimmed(shape)) < 2 or not name.endswith("weight"):
+    if all(n == 1 for n in shape[1:]) or not name.endswith("weight"):
         return False
     if type_name.lower() in _INTEGERS or name in _POSITIONS:
         return False
@@ -65,13 +72,6 @@ def quantizable(
     else:
         kept += _IK
     return not any(part in name for part in kept)
-
-
-def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    end = len(shape)
-    while end > 1 and shape[end - 1] == 1:
-        end -= 1
-    return shape[:end]
 
 
 FORCE_PATTERN = "re:"
@@ -169,9 +169,15 @@ class Quant:
     @property
     def default_type(self) -> str:
         """The tensor type of the base type."""
-        from cook.formats.quant_types import ftype_by_name
-
         return ftype_by_name(self.ftype).default
+
+    @property
+    def uncovered_type(self) -> str | None:
+        """The type of tensors that no rule hits; None where the engine's mixture decides."""
+        default = self.default_type
+        # With an unquantized base type neither engine applies a mixture.
+        plain = default in ("f32", "f16", "bf16")
+        return default if plain or self.mixture == "pure" else None
 
 
 @dataclass(frozen=True)
@@ -249,18 +255,16 @@ class ModelTensors:
         Problems: rows that a type's blocks do not divide (naming what the engine would silently
         write instead), types whose rows would not interleave, patterns that hang.
         """
-        if (quant, flavour) not in self._resolved:
-            self._resolved[quant, flavour] = self.of(quant)._resolve(quant, flavour)
-        return self._resolved[quant, flavour]
-
-    def _resolve(self, quant: Quant, flavour: str) -> Resolution:
+        if (known := self._resolved.get((quant, flavour))) is not None:
+            return known
+        model = self.of(quant)
         where = quant.at or Location("<recipe>", 1, 1)
         problems: list[Problem] = []
-        kept = self.kept(flavour)
-        rule_of: dict[str, int | None] = {n: None for n in self.names if n not in kept}
+        kept = model.kept(flavour)
+        rule_of: dict[str, int | None] = {n: None for n in model.names if n not in kept}
         for index, rule in enumerate(quant.rules):
             try:
-                hits = self.hits(rule)
+                hits = model.hits(rule)
             except PatternTimeout:
                 problems.append((rule.at or where).problem(timeout_message(rule)))
                 continue
@@ -268,37 +272,24 @@ class ModelTensors:
                 if name in rule_of and rule_of[name] is None:
                     rule_of[name] = index
         types: dict[str, str | None] = {}
-        faults = _Faults(where, quant, flavour)
-        for tensor in self.tensors:
+        faults, uncovered = _Faults(where, quant, flavour), quant.uncovered_type
+        for tensor in model.tensors:
             if tensor.name in kept:
                 types[tensor.name] = tensor.type_name
                 continue
             hit = rule_of[tensor.name]
-            wanted = quant.rules[hit].type if hit is not None else _uncovered_type(quant)
+            wanted = quant.rules[hit].type if hit is not None else uncovered
             if wanted is None:
                 faults.left_to_the_mixture(tensor)
             types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
-        return Resolution(
+        resolution = Resolution(
             MappingProxyType(types),
             MappingProxyType(rule_of),
             kept,
             (*problems, *faults.problems()),
         )
-
-
-def resolve(
-    tensors: Sequence[SizedTensor], quant: Quant, flavour: str, architecture: str
-) -> Resolution:
-    """:meth:`ModelTensors.resolve` for one quant."""
-    return ModelTensors(tensors, architecture).resolve(quant, flavour)
-
-
-def _uncovered_type(quant: Quant) -> str | None:
-    default = quant.default_type
-    # With an unquantized base type neither engine applies a mixture.
-    if quant.mixture == "pure" or default in ("f32", "f16", "bf16"):
-        return default
-    return None
+        self._resolved[quant, flavour] = resolution
+        return resolution
 
 
 def timeout_message(rule: Rule) -> str:
@@ -316,8 +307,6 @@ class _Faults:
         self._mixed_weights = 0
 
     def stored(self, tensor: Tensor, wanted: str, rule: int | None) -> str:
-        from cook.formats.quant_types import by_name, stored_type
-
         try:
             written = stored_type(tensor.name, tensor.shape, wanted, self._flavour)
         except InputError as error:
@@ -339,8 +328,6 @@ class _Faults:
     def left_to_the_mixture(self, tensor: Tensor) -> None:
         """A tensor whose type the engine's mixture decides on, by the base type's own: most of
         them get that, or one of blocks as large."""
-        from cook.formats.quant_types import by_name, fallback
-
         wanted = by_name(self._quant.default_type)
         self._mixed_weights += prod(tensor.shape)
         try:
@@ -351,44 +338,29 @@ class _Faults:
         if written is not None:
             self._mixed.setdefault(written, []).append(tensor)
 
-    def _mixture_problems(self) -> Iterator[Problem]:
-        from cook.formats.quant_types import by_name
+    def _note(self, rule: int | None, severity: str, message: str, name: str) -> None:
+        self._found.setdefault((rule, severity, message), []).append(name)
 
+    def problems(self) -> Iterator[Problem]:
+        """One for each rule and type, those of the mixture last."""
+        prefix = f"quant {self._quant.name}: "
+        for (rule, severity, message), names in self._found.items():
+            at = (self._quant.rules[rule].at if rule is not None else None) or self._where
+            hint = "name a type that fits these rows" if rule is not None else "add a rule for them"
+            text = prefix + message.replace("{tensors}", some(names))
+            yield at.problem(text, hint=hint if severity == "error" else None, severity=severity)
         wanted = by_name(self._quant.default_type)
         for written, tensors in self._mixed.items():
             columns = ", ".join(str(n) for n in sorted({t.shape[0] for t in tensors}))
             share = sum(prod(t.shape) for t in tensors) / self._mixed_weights
             yield self._where.problem(
-                f"quant {self._quant.name}: rows of {columns} do not divide by {wanted.block} as "
+                f"{prefix}rows of {columns} do not divide by {wanted.block} as "
                 f"{wanted.name} requires: {self._flavour} writes {written} in its place, "
                 f"{by_name(written).bpw:.4g} bits a weight for {wanted.bpw:.4g} "
                 f"({some([t.name for t in tensors])}; {share:.0%} of the weights)",
                 hint="name types that fit these rows in rules: then the size is what you ask for",
                 severity="warning",
             )
-
-    def _note(self, rule: int | None, severity: str, message: str, name: str) -> None:
-        self._found.setdefault((rule, severity, message), []).append(name)
-
-    def problems(self) -> tuple[Problem, ...]:
-        return (
-            *(
-                self._problem(rule, severity, message, names)
-                for (rule, severity, message), names in self._found.items()
-            ),
-            *self._mixture_problems(),
-        )
-
-    def _problem(
-        self, rule: int | None, severity: str, message: str, names: Sequence[str]
-    ) -> Problem:
-        at = (self._quant.rules[rule].at if rule is not None else None) or self._where
-        hint = "name a type that fits these rows" if rule is not None else "add a rule for them"
-        text = message.replace("{tensors}", some(names))
-        prefix = f"quant {self._quant.name}: "
-        return at.problem(
-            prefix + text, hint=hint if severity == "error" else None, severity=severity
-        )
 
 
 def some(names: Sequence[str], show: int = 2) -> str:
@@ -401,8 +373,6 @@ def tensor_sizes(
     tensors: Iterable[SizedTensor], resolution: Resolution
 ) -> Mapping[str, int | None]:
     """Bytes of each tensor's data after quantizing; None where the engine's mixture decides."""
-    from cook.formats.quant_types import bytes_as
-
     sizes: dict[str, int | None] = {}
     for tensor in tensors:
         wanted = resolution.types[tensor.name]
@@ -417,22 +387,14 @@ def tensor_sizes(
 
 def predicted_bytes(tensors: Iterable[SizedTensor], resolution: Resolution) -> int | None:
     """Bytes of all tensor data (no header, no padding); None if any type is not yet known."""
-    total = 0
-    for size in tensor_sizes(tensors, resolution).values():
-        if size is None:
-            return None
-        total += size
-    return total
+    sizes = tensor_sizes(tensors, resolution).values()
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def predicted_bpw(tensors: Iterable[SizedTensor], resolution: Resolution) -> float | None:
     """Bits per weight over all tensors, as mainline's "BPW" counts them."""
     listed = tuple(tensors)
     size = predicted_bytes(listed, resolution)
-    elements = 0
-    for tensor in listed:
-        count = 1
-        for n in tensor.shape:
-            count *= n
-        elements += count
+    elements = sum(prod(tensor.shape) for tensor in listed)
     return None if size is None or not elements else 8 * size / elements

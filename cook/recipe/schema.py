@@ -32,8 +32,11 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
+from cook.errors import InputError
 from cook.formats.gguf_writer import UNITS, SplitLimit
+from cook.formats.quant_types import by_name, ftype_by_name
 from cook.formats.reduction import Reduction, reductions
+from cook.formats.sampling import Sampling
 from cook.prompts.prompt_set import BUNDLED, OWN_SETS
 from cook.recipe.groups import MTP_PARTS, SELECTORS, Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
@@ -43,7 +46,6 @@ from cook.recipe.sources import OWN_HEAD, HubRef, SourceRef, parse_source
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
     from cook.engines.speculation import NgramSettings, NgramType
-    from cook.formats.sampling import Sampling
 
 
 def _source(value: object, info: ValidationInfo) -> object:
@@ -77,8 +79,6 @@ DraftSourceField = Annotated[
 
 def _checked(check: Callable[[str], str]) -> Any:
     def validate(value: str) -> str:
-        from cook.errors import InputError
-
         try:
             return check(value)
         except InputError as error:
@@ -89,16 +89,11 @@ def _checked(check: Callable[[str], str]) -> Any:
 
 def tensor_type(name: str) -> str:
     """The exact spelling of a tensor type; InputError with a suggestion when there is none."""
-    from cook.formats.quant_types import by_name
-
     return by_name(name).name
 
 
 def base_type(name: str) -> str:
     """The exact spelling of a base type of ``llama-quantize``; InputError with a suggestion."""
-    from cook.errors import InputError
-    from cook.formats.quant_types import ftype_by_name
-
     if name.upper() == "COPY":
         raise InputError("COPY makes no quant", hint="list the file under `drafts:` instead")
     return ftype_by_name(name).name
@@ -243,8 +238,6 @@ def check_selector(selector: str) -> str:
 
 def _misspelt_group(selector: str) -> str | None:
     """The group that a bare word was meant to be. Tensor-name words (attn_q) stay patterns."""
-    from difflib import get_close_matches
-
     if not re.fullmatch(r"[A-Za-z_ -]+", selector):
         return None
     word = selector.lower().replace("-", "_").replace(" ", "_")
@@ -328,7 +321,7 @@ class TensorsFromSpec(Spec):
         return TensorsFrom(**self.model_dump())
 
 
-def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise fault("lists a value twice")
     return values
@@ -340,13 +333,12 @@ def _layer_sets(value: object) -> object:
     return tuple(one_or_many(item) for item in listed) if isinstance(listed, tuple) else listed
 
 
-def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
-    _distinct(layers)
-    return tuple(sorted(layers))
-
-
 _Layer = Annotated[int, Field(ge=0, le=100_000)]
-_Layers = Annotated[tuple[_Layer, ...], Field(max_length=1024), AfterValidator(_ascending)]
+_Layers = Annotated[
+    tuple[_Layer, ...],
+    Field(max_length=1024),
+    AfterValidator(lambda layers: tuple(sorted(_distinct(layers)))),
+]
 _ExpertCount = Annotated[int, Field(ge=1, le=65_536)]
 Experts = Annotated[
     tuple[_ExpertCount, ...],
@@ -469,8 +461,6 @@ class SweepSpec(QuantSettings):
     @field_validator("over")
     @classmethod
     def _valid_axes(cls, over: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        from cook.errors import InputError
-
         checked = {}
         for selector, types in over.items():
             spell = base_type if selector == "type" else tensor_type
@@ -619,8 +609,6 @@ class SamplingSpec(Spec):
     @property
     def chains(self) -> tuple[Sampling, ...]:
         """Every combination once, the deployed one first: what is one chain is tried once."""
-        from cook.formats.sampling import Sampling
-
         combined = itertools.product(
             self.temperature, self.top_k or (None,), self.top_p or (None,), self.min_p or (None,)
         )
@@ -688,8 +676,6 @@ class RivalSpec(Spec):
 
 def rival_keys(text: str) -> dict[str, object]:
     """``ngram-map-k:size_n=8,size_m=16`` as the keys of a rival; InputError for another form."""
-    from cook.errors import InputError
-
     name, _, numbers = text.partition(":")
     keys: dict[str, object] = {"type": name}
     for part in numbers.split(",") if numbers else ():

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cook.paths import data_dir, demo_dir
+
 OWN_HEAD: Literal["target"] = "target"
 """Source of a draft that is the head inside of the target's own file."""
 _HUB = re.compile(
@@ -65,8 +67,6 @@ def parse_source(text: str, base: Path) -> SourceRef:
     ``hf://`` is the hub and ``demo://`` the shipped demo; anything else is a path from
     ``base`` or, when nothing is there, below the shipped ``imatrix/`` folder.
     """
-    from cook.paths import data_dir, demo_dir
-
     if not text or any(ord(c) < 32 for c in text):
         raise ValueError("must name a file or an hf:// reference")
     if text.startswith("hf://"):

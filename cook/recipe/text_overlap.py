@@ -45,8 +45,17 @@ def compare_texts(first: Path, second: Path) -> Overlap:
 
 def _passages(path: Path) -> frozenset[int]:
     """Hashes of every run of SHINGLE_WORDS words, thinned by content so that copies still meet."""
+    with path.open("rb") as stream:
+        texts = [stream.read(MAX_BYTES).decode("utf-8", "replace")]
+    if path.suffix == ".jsonl":
+        lines, texts = texts[0].splitlines(), []
+        for line in lines:
+            try:
+                _strings(json.loads(line), texts)
+            except (ValueError, RecursionError):
+                texts.append(line)
     found: set[int] = set()
-    for text in _texts(path):
+    for text in texts:
         words = [hash_word(w) for w in text.lower().split()]
         if len(words) <= SHINGLE_WORDS:
             if len(words) >= 8:
@@ -75,20 +84,6 @@ def _roll(words: list[int]) -> int:
     for word in words:
         value = (value * _BASE + word) % _MODULUS
     return value
-
-
-def _texts(path: Path) -> list[str]:
-    with path.open("rb") as stream:
-        text = stream.read(MAX_BYTES).decode("utf-8", "replace")
-    if path.suffix != ".jsonl":
-        return [text]
-    out: list[str] = []
-    for line in text.splitlines():
-        try:
-            _strings(json.loads(line), out)
-        except (ValueError, RecursionError):
-            out.append(line)
-    return out
 
 
 def _strings(value: object, out: list[str]) -> None:

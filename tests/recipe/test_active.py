@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from pathlib import Path
 
 import pytest
 
-from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf import read_gguf
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import IK_LLAMA_CPP
 from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
@@ -38,10 +38,8 @@ def test_what_the_field_counted_of_iq1_kt(quants: dict[str, ActiveBytes]) -> Non
     active = quants["IQ1_KT"]
     without = active.read_bytes * (1 - active.share(Group.ROUTER))
     read = {g.group: g.read_bytes / without for g in active.groups}
-    assert read[Group.ATTENTION] == pytest.approx(0.392, abs=0.001)
-    assert read[Group.ROUTED_EXPERTS] == pytest.approx(0.270, abs=0.001)
-    assert read[Group.OUTPUT] == pytest.approx(0.209, abs=0.001)
-    assert read[Group.SHARED_EXPERTS] == pytest.approx(0.101, abs=0.001)
+    shares = {"attention": 0.392, "routed_experts": 0.270, "output": 0.209, "shared_experts": 0.101}
+    assert {g: read[Group(g)] for g in shares} == pytest.approx(shares, abs=0.001)
     assert active.share(Group.ROUTER) == pytest.approx(0.048, abs=0.001)
     assert active.read_bytes == pytest.approx(2.500 * 2**30, rel=1e-3)
     assert sum(active.share(g) for g in Group) == pytest.approx(1)
@@ -54,46 +52,30 @@ def test_a_little_more_size_is_a_quarter_more_to_read(quants: dict[str, ActiveBy
     assert puffed.read_bytes / plain.read_bytes == pytest.approx(1.238, abs=0.001)
 
 
-def model(tmp_path: Path, names: Mapping[str, tuple[int, ...]], **facts: int) -> GgufFile:
-    path = tmp_path / "m.gguf"
+def read_of(tmp_path: Path, *shape: int, names: str, **facts: int) -> dict[str, int] | None:
+    """Group -> bytes that a token reads, of a model of f32 tensors of one shape."""
     metadata = {"general.architecture": encode("llama")}
     metadata |= {f"llama.{key}": encode(value) for key, value in facts.items()}
-    tensors = []
-    for name, shape in names.items():
-        count = 4
-        for n in shape:
-            count *= n
-        tensors.append(tensor_of(name, shape, 0, bytes(count)))
-    write_gguf_file(path, metadata, tensors)
-    return read_gguf(path)
+    data = bytes(4 * math.prod(shape))
+    tensors = [tensor_of(f"{name}.weight", shape, 0, data) for name in names.split()]
+    write_gguf_file(tmp_path / "m.gguf", metadata, tensors)
+    active = active_bytes(read_gguf(tmp_path / "m.gguf"))
+    return {g.group.value: g.read_bytes for g in active.groups} if active else None
 
 
-def read_of(file: GgufFile) -> dict[str, int]:
-    active = active_bytes(file)
-    return {g.group.value: g.read_bytes for g in active.groups}
-
-
-def test_one_row_of_the_embeddings_and_all_of_the_output(tmp_path: Path) -> None:
-    both = {"token_embd.weight": (8, 100), "output.weight": (8, 100), "output_norm.weight": (8,)}
-    assert read_of(model(tmp_path, both)) == {"embeddings": 32, "output": 3200, "other": 32}
-
-
-def test_embeddings_that_are_the_output_are_read_whole(tmp_path: Path) -> None:
-    assert read_of(model(tmp_path, {"token_embd.weight": (8, 100)})) == {"output": 3200}
-
-
-def test_layers_that_predict_ahead_are_not_read(tmp_path: Path) -> None:
-    names = {"blk.0.attn_q.weight": (8, 8), "blk.1.attn_q.weight": (8, 8), "output.weight": (8, 8)}
-    file = model(tmp_path, names, block_count=2, nextn_predict_layers=1)
-    assert read_of(file) == {"attention": 256, "output": 256, "mtp": 0}
+def test_what_a_token_reads(tmp_path: Path) -> None:
+    """One row of the embeddings and all of the output, which are read whole where they are it;
+    no layer that predicts ahead."""
+    found = read_of(tmp_path, 8, 100, names="token_embd output output_norm")
+    assert found == {"embeddings": 32, "output": 3200, "other": 3200}
+    assert read_of(tmp_path, 8, 100, names="token_embd") == {"output": 3200}
+    layers = {"block_count": 2, "nextn_predict_layers": 1}
+    found = read_of(tmp_path, 8, 8, names="blk.0.attn_q blk.1.attn_q output", **layers)
+    assert found == {"attention": 256, "output": 256, "mtp": 0}
 
 
 def test_experts_that_a_token_uses(tmp_path: Path) -> None:
-    names = {"blk.0.ffn_up_exps.weight": (8, 8, 16), "blk.0.ffn_up_shexp.weight": (8, 8)}
-    file = model(tmp_path, names, expert_count=16, expert_used_count=2)
-    assert read_of(file) == {"shared_experts": 256, "routed_experts": 512}
-
-
-def test_what_no_header_tells_is_not_guessed(tmp_path: Path) -> None:
-    names = {"blk.0.ffn_up_exps.weight": (8, 8, 16)}
-    assert active_bytes(model(tmp_path, names, expert_count=16)) is None
+    names = "blk.0.ffn_up_exps blk.0.ffn_up_shexp"
+    found = read_of(tmp_path, 8, 8, 16, names=names, expert_count=16, expert_used_count=2)
+    assert found == {"shared_experts": 4096, "routed_experts": 512}
+    assert read_of(tmp_path, 8, 8, 16, names=names, expert_count=16) is None, "not guessed"

@@ -17,9 +17,8 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.engine_rules import MAX_PATTERN, to_engine_rules
 from cook.recipe.load import load_recipe
-from cook.recipe.rules import Quant, Resolution, Rule, resolve
-
-Tensors = tuple[TensorInfo, ...]
+from cook.recipe.rules import Quant, Resolution, Rule
+from tests.recipe.conftest import Tensors, resolve
 
 
 def as_llama_cpp(rules: tuple[TypeRule, ...], name: str) -> str | None:
@@ -54,6 +53,10 @@ def check(found: Resolution) -> tuple[TypeRule, ...]:
     return rules
 
 
+def listed(*names: str) -> Tensors:
+    return tuple(TensorInfo(name, (256, 256), by_name("f16").id) for name in names)
+
+
 @pytest.mark.parametrize("name", ["ling-flash-iq1kt", "demo"])
 def test_shipped_recipes_on_ling(name: str, ling: Tensors) -> None:
     for quant in load_recipe(name).quants:
@@ -64,38 +67,28 @@ def test_shipped_recipes_on_ling(name: str, ling: Tensors) -> None:
 def test_layers_are_alternations(ling: Tensors) -> None:
     quant = Quant("Q", "Q8_0", (Rule(r"blk\.[0-3]\.attn", "q6_K"),), "pure")
     rules = check(resolve(ling, quant, LLAMA_CPP, "bailingmoe2"))
-    assert (
-        TypeRule(r"^blk\.(?:0|1|2|3)\.(?:attn_qkv\.weight|attn_output\.weight)$", "q6_K") in rules
-    )
+    attention = r"^blk\.(?:0|1|2|3)\.(?:attn_qkv\.weight|attn_output\.weight)$"
+    assert TypeRule(attention, "q6_K") in rules
 
 
 def test_what_the_mixture_decides_is_hit_by_no_rule(ling: Tensors) -> None:
     quant = Quant("Q", "Q4_K_M", (Rule("output", "q8_0"), Rule(r"blk\.1\.", "q6_K")), "engine")
     check(resolve(ling, quant, LLAMA_CPP, "bailingmoe2"))
-
-
-def test_no_rules_for_a_plain_mixture(ling: Tensors) -> None:
     assert check(resolve(ling, Quant("Q", "Q4_K_M"), LLAMA_CPP, "bailingmoe2")) == ()
 
 
 def test_a_thousand_layers_stay_within_an_argument() -> None:
-    listed = tuple(
-        TensorInfo(f"blk.{i}.{word}.weight", (256, 256), by_name("f16").id)
-        for i in range(1000)
-        for word in ("ffn_up", "ffn_down", "attn_q")
-    )
+    words = ("ffn_up", "ffn_down", "attn_q")
+    tensors = listed(*(f"blk.{i}.{word}.weight" for i in range(1000) for word in words))
     quant = Quant("Q", "Q8_0", (Rule(r"blk\.\d*[02468]\.", "q4_K"),), "pure")
-    rules = check(resolve(listed, quant, LLAMA_CPP, ""))
+    rules = check(resolve(tensors, quant, LLAMA_CPP))
     assert sum(len(r.pattern) for r in rules) < 20_000
 
 
 def test_names_that_no_rule_can_tell_apart() -> None:
-    listed = tuple(
-        TensorInfo(name, (256, 256), by_name("f16").id) for name in ("a,b.weight", "a=b.weight")
-    )
     quant = Quant("Q", "Q8_0", (Rule("a,b", "q4_K"),), "pure")
     with pytest.raises(InputError, match="no engine rule can tell"):
-        to_engine_rules(resolve(listed, quant, LLAMA_CPP, ""))
+        to_engine_rules(resolve(listed("a,b.weight", "a=b.weight"), quant, LLAMA_CPP))
 
 
 TENSOR_NAMES = st.one_of(
@@ -117,7 +110,7 @@ def test_any_assignment_survives_both_engines(types: dict[str, str | None]) -> N
     check(Resolution(types, dict.fromkeys(types), frozenset()))
 
 
-def _dry_run(command: list[str]) -> dict[str, str]:
+def dry_run(*command: str) -> dict[str, str]:
     """Tensor -> type as a dry run tells it; tensors that stay are left out."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -140,17 +133,16 @@ MESSY = (
 )
 
 
-def _demo_quants(flavour: str) -> list[tuple[Quant, Resolution]]:
-    file = read_gguf(demo_dir() / "draft-f16.gguf")
-    quants = [Quant("MESSY", "Q4_0", MESSY, "pure")]
-    if flavour == LLAMA_CPP:
-        quants += [q for q in load_recipe("demo").quants if q.rules]
-    else:
-        quants += load_recipe("ling-flash-iq1kt").quants
-    return [(q, resolve(file.tensors, q, flavour, file.architecture)) for q in quants]
+DRAFT = str(demo_dir() / "draft-f16.gguf")
 
 
-def _alike(said: dict[str, str], found: Resolution) -> None:
+def demo_quants(flavour: str, *quants: Quant) -> list[tuple[Quant, Resolution]]:
+    file = read_gguf(Path(DRAFT))
+    all_quants = (Quant("MESSY", "Q4_0", MESSY, "pure"), *quants)
+    return [(q, resolve(file.tensors, q, flavour, file.architecture)) for q in all_quants]
+
+
+def alike(said: dict[str, str], found: Resolution) -> None:
     """What the engine says is what was resolved; what its own mixture decides is left to it."""
     expected = {n: t for n, t in found.types.items() if n not in found.kept}
     assert said.keys() == expected.keys()
@@ -161,25 +153,18 @@ def _alike(said: dict[str, str], found: Resolution) -> None:
 
 @pytest.mark.engine
 def test_llama_cpp_resolves_alike(bundled: Engine) -> None:
-    tool = str(bundled.tool("quantize"))
-    for quant, found in _demo_quants(LLAMA_CPP):
-        flags = [
-            x for r in to_engine_rules(found) for x in ("--tensor-type", f"{r.pattern}={r.type}")
-        ]
-        command = [tool, "--dry-run", *flags, str(demo_dir() / "draft-f16.gguf"), quant.ftype]
-        _alike(_dry_run(command), found)
+    for quant, found in demo_quants(LLAMA_CPP, *(q for q in load_recipe("demo").quants if q.rules)):
+        rules = (("--tensor-type", f"{r.pattern}={r.type}") for r in to_engine_rules(found))
+        flags = [word for rule in rules for word in rule]
+        tool = str(bundled.tool("quantize"))
+        alike(dry_run(tool, "--dry-run", *flags, DRAFT, quant.ftype), found)
 
 
 @pytest.mark.ik
 def test_ik_resolves_alike(ik_engine: Engine, tmp_path: Path) -> None:
-    tool = str(ik_engine.tool("quantize"))
-    for quant, found in _demo_quants(IK_LLAMA_CPP):
+    for quant, found in demo_quants(IK_LLAMA_CPP, *load_recipe("ling-flash-iq1kt").quants):
         custom = ",".join(f"{r.pattern}={r.type}" for r in to_engine_rules(found))
-        command = [tool, "--dry-run", "--ignore-imatrix-rules", "--custom-q", custom]
-        command += [
-            str(demo_dir() / "draft-f16.gguf"),
-            str(tmp_path / "out.gguf"),
-            quant.ftype,
-            "1",
-        ]
-        _alike(_dry_run(command), found)
+        flags = ("--dry-run", "--ignore-imatrix-rules", "--custom-q", custom)
+        output = str(tmp_path / "out.gguf")
+        said = dry_run(str(ik_engine.tool("quantize")), *flags, DRAFT, output, quant.ftype, "1")
+        alike(said, found)

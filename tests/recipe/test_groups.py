@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,8 +31,6 @@ LINEAR = dict.fromkeys(("ssm_in", "ssm_ba", "ssm_out"), "attention")
 
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {**QKV, **DENSE, **NORMS},
-    "qwen2": {**QKV, **DENSE, **NORMS},
-    "qwen3": {**QKV, **DENSE, **NORMS},
     "qwen2moe": {**QKV, **ROUTED, **SHARED, **ROUTER, "ffn_gate_inp_shexp": "router"},
     "qwen3moe": {**QKV, **ROUTED, **ROUTER, **NORMS},
     "deepseek2": {**MLA, **DENSE, **ROUTED, **SHARED, **ROUTER, "attn_kv_a_norm": "other"},
@@ -55,35 +54,16 @@ def test_names_of(architecture: str) -> None:
         assert group_of(f"{prefix}{stem}.weight", architecture) == group, stem
 
 
-@pytest.mark.parametrize("part", ["bias", "scale"])
-def test_biases_are_found_with_their_tensor(part: str) -> None:
-    assert group_of(f"blk.0.attn_q.{part}", "qwen2") == Group.ATTENTION
-
-
-def test_router_bias() -> None:
+def test_biases_and_other_tensors() -> None:
+    for part in ("bias", "scale"):
+        assert group_of(f"blk.0.attn_q.{part}", "qwen2") == Group.ATTENTION
     assert group_of("blk.3.exp_probs_b.bias", "bailingmoe2") == Group.ROUTER
-
-
-def test_per_layer_embeddings() -> None:
     assert group_of("per_layer_token_embd.weight", "gemma3n") == Group.EMBEDDINGS
 
 
-def test_prediction_layers_are_one_group_whatever_is_in_them() -> None:
-    names = [
-        "blk.45.attn_q.weight",
-        "blk.46.attn_q.weight",
-        "blk.46.ffn_down_exps.weight",
-        "blk.46.nextn.eh_proj.weight",
-        "blk.46.nextn.shared_head_head.weight",
-    ]
-    layers = mtp_layers_of(names)
-    assert layers == {46}
-    groups = [group_of(name, "glm4moe", layers) for name in names]
-    assert groups == [Group.ATTENTION, *[Group.MTP] * 4]
-
-
-def test_parts_of_prediction_layers() -> None:
+def test_prediction_layers_are_one_group_and_its_parts() -> None:
     found = {
+        "blk.45.attn_q.weight": "mtp.attention",
         "blk.46.attn_q.weight": "mtp.attention",
         "blk.46.ffn_down.weight": "mtp.dense_ffn",
         "blk.46.ffn_up_shexp.weight": "mtp.shared_experts",
@@ -94,6 +74,9 @@ def test_parts_of_prediction_layers() -> None:
         "blk.46.nextn.enorm.weight": None,
         "blk.46.ffn_gate_inp.weight": None,
     }
+    layers = mtp_layers_of(found)
+    assert layers == {46}
+    assert [group_of(n, "glm4moe", layers) for n in found] == [Group.ATTENTION, *[Group.MTP] * 9]
     assert {name: mtp_part_of(name) for name in found} == found
     assert set(found.values()) - {None} == set(MTP_PARTS)
 
@@ -106,12 +89,8 @@ def test_prediction_layers_by_metadata() -> None:
 
 def test_ling_flash_and_thireus_names_are_all_grouped() -> None:
     """Real lists: nothing quantizable of them may fall into `other`."""
-    found: dict[Group, int] = {}
-    for tensor in read_tensor_list(DATA / "ling-flash-2.0.tensors.tsv"):
-        group = group_of(tensor.name, "bailingmoe2")
-        if len(tensor.shape) > 1:
-            found[group] = found.get(group, 0) + 1
-    assert found == {
+    listed = read_tensor_list(DATA / "ling-flash-2.0.tensors.tsv")
+    assert Counter(group_of(t.name, "bailingmoe2") for t in listed if len(t.shape) > 1) == {
         Group.EMBEDDINGS: 1,
         Group.OUTPUT: 1,
         Group.ATTENTION: 64,

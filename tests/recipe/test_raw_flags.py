@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cook.errors import PrerequisiteError, RecipeError
+from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.quant_types import Flavour
 from cook.job.adhoc import score_recipe
 from cook.recipe.lint import lint, raise_problems
@@ -49,22 +48,15 @@ def loaded(place: str, *words: str, unsafe: bool = False) -> LoadedRecipe:
     return parse_recipe(with_flags(place, *words), Path("r.yaml"), unsafe_args=unsafe)
 
 
-def models(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
+def places_of(annotation: object, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where in a part of a recipe model arguments stand."""
+    if annotation is ModelArgsSpec:
+        yield before
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from places_of(field.annotation, (*before, name))
     for part in typing.get_args(annotation):
-        yield from models(part)
-
-
-def places_of(model: type[BaseModel], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, field in model.model_fields.items():
-        for part in models(field.annotation):
-            if part is ModelArgsSpec:
-                yield (*before, name)
-            else:
-                yield from places_of(part, (*before, name))
+        yield from places_of(part, before)
 
 
 def test_every_place_of_model_arguments_is_read() -> None:
@@ -72,49 +64,42 @@ def test_every_place_of_model_arguments_is_read() -> None:
 
 
 @pytest.mark.parametrize("place", NAMES)
-def test_a_refused_flag_at_its_line_and_column(place: str) -> None:
+def test_a_refused_flag_at_its_line_and_column_unless_the_user_lets_it_through(place: str) -> None:
+    words = ("--numa", "isolate", "--model_url", "http://x/y.gguf")
     with pytest.raises(RecipeError) as caught:
-        loaded(place, "--numa", "isolate", "--model_url", "http://x/y.gguf")
+        loaded(place, *words)
     (problem,) = caught.value.problems
-    line = with_flags(place, "--numa", "isolate", "--model_url", "x").splitlines()
     row = LINES[place.split("/")[-2]]
-    assert (problem.line, problem.column) == (row, line[row - 1].index("'--model_url'") + 1)
+    line = with_flags(place, *words).splitlines()[row - 1]
+    assert (problem.line, problem.column) == (row, line.index("'--model_url'") + 1)
     assert "it downloads" in problem.message
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("place", NAMES)
-def test_the_user_s_own_word_lets_it_through_and_is_told(place: str) -> None:
-    words = ("--lora", "x.gguf", "--numa", "isolate")
-    recipe = loaded(place, *words, unsafe=True)
-    found = lint(recipe, flavour=Flavour.LLAMA_CPP, check_files=False)
-    (told,) = [p for p in found if "--allow-unsafe-args" in p.message]
-    assert told.severity == "warning"
-    assert "`--lora`" in told.message
+    found = lint(loaded(place, *words, unsafe=True), flavour=Flavour.LLAMA_CPP, check_files=False)
+    (through,) = [p for p in found if "--allow-unsafe-args" in p.message]
+    assert "`--model_url`" in through.message
     assert all(p.severity == "warning" for p in found)
 
 
 def test_experts_as_a_flag_would_change_the_target_too() -> None:
-    """Refused with the key that says it; let through, it is told all the same."""
+    """Refused with the key that says it; let through, it is reported all the same."""
     words = ("--override-kv", "bailingmoe2.expert_used_count=int:1")
     for place in ("score/target/args", "score/draft/args"):
         with pytest.raises(RecipeError, match="reaches a target of the draft's architecture"):
             loaded(place, *words)
         found = lint(loaded(place, *words, unsafe=True), flavour=Flavour.LLAMA_CPP)
-        (told,) = [p for p in found if "`experts:`" in p.message]
-        assert told.severity == "warning"
+        (problem,) = [p for p in found if "`experts:`" in p.message]
+        assert problem.severity == "warning"
 
 
-@pytest.mark.parametrize("flag", ["--port", "--api-key", "-m", "-ot", "--allow-unsafe-args"])
+@pytest.mark.parametrize("flag", ["--port", "-m", "-ot", "--allow-unsafe-args"])
 def test_what_cook_says_itself_is_never_let_through(flag: str) -> None:
     with pytest.raises(RecipeError):
         loaded("score/target/args", flag, "1", unsafe=True)
 
 
 def test_no_file_can_say_that_flags_are_safe() -> None:
-    for line in ("allow_unsafe_args: true", "unsafe_args: true"):
-        with pytest.raises(RecipeError, match="unknown key"):
-            parse_recipe(f"{RECIPE}{line}\n", Path("r.yaml"))
+    with pytest.raises(RecipeError, match="unknown key"):
+        parse_recipe(f"{RECIPE}unsafe_args: true\n", Path("r.yaml"))
 
 
 def test_a_harmless_flag_of_the_other_engine() -> None:
@@ -124,30 +109,26 @@ def test_a_harmless_flag_of_the_other_engine() -> None:
     assert not lint(recipe, flavour=Flavour.IK_LLAMA_CPP, check_files=False)
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("imatrix/args", ("--no-warmup",)),
-        ("evaluate/args", ("--threads-http", "2")),
-        ("imatrix/args", ("--jinja",)),
-    ],
-)
-def test_a_harmless_flag_that_the_very_tool_lacks(
-    place: str, words: tuple[str, ...], standin_engine: Callable[..., Any]
-) -> None:
+def test_a_harmless_flag_that_the_very_tool_lacks(standin_engine: Callable[..., Any]) -> None:
     engine = standin_engine()
-    recipe = loaded(place, *words)
-    at_hand = {
-        "flavour": engine.flavour,
-        "facts": engine.facts,
-        "engine_name": engine.name,
-    }
-    found = lint(recipe, **at_hand, check_files=False)
-    assert [p.kind for p in found] == ["prerequisite"]
-    assert f"has no {words[0]}" in found[0].message
-    with pytest.raises(PrerequisiteError):
-        raise_problems(found)
-    assert not lint(loaded("score/target/args", *words), **at_hand, check_files=False)
+
+    def problems(place: str, *words: str) -> tuple[Problem, ...]:
+        facts, name = engine.facts, engine.name
+        recipe = loaded(place, *words)
+        return lint(
+            recipe, flavour=engine.flavour, facts=facts, engine_name=name, check_files=False
+        )
+
+    for place, *words in (
+        ("imatrix/args", "--no-warmup"),
+        ("evaluate/args", "--threads-http", "2"),
+    ):
+        found = problems(place, *words)
+        assert [p.kind for p in found] == ["prerequisite"]
+        assert f"has no {words[0]}" in found[0].message
+        with pytest.raises(PrerequisiteError):
+            raise_problems(found)
+        assert not problems("score/target/args", *words)
 
 
 def test_a_recipe_scored_from_the_command_line(tmp_path: Path) -> None:
@@ -159,17 +140,17 @@ def test_a_recipe_scored_from_the_command_line(tmp_path: Path) -> None:
     assert load_recipe(file, unsafe_args=True).unsafe_args
 
 
-@pytest.mark.parametrize("server", ["10.0.0.7:50052", "evil.example:1", "[2001:db8::1]:9"])
-def test_another_machine_needs_the_user_s_own_word(server: str) -> None:
+def test_another_machine_needs_the_user_s_own_word() -> None:
     """An RPC server is sent the weights and every prompt."""
-    text = RECIPE.replace("draft: {}", f"draft: {{args: {{rpc: '{server}'}}}}")
-    with pytest.raises(RecipeError, match="another machine") as caught:
-        parse_recipe(text, Path("r.yaml"))
-    assert caught.value.problems[0].line == LINES["draft"]
-    assert parse_recipe(text, Path("r.yaml"), unsafe_args=True)
 
+    def read(server: str, **unsafe: bool) -> LoadedRecipe:
+        text = RECIPE.replace("draft: {}", f"draft: {{args: {{rpc: '{server}'}}}}")
+        return parse_recipe(text, Path("r.yaml"), **unsafe)
 
-@pytest.mark.parametrize("server", ["127.0.0.1:50052", "localhost:1", "[::1]:9"])
-def test_an_rpc_server_here_needs_none(server: str) -> None:
-    text = RECIPE.replace("draft: {}", f"draft: {{args: {{rpc: '{server}'}}}}")
-    assert parse_recipe(text, Path("r.yaml"))
+    for server in ("10.0.0.7:50052", "evil.example:1", "[2001:db8::1]:9"):
+        with pytest.raises(RecipeError, match="another machine") as caught:
+            read(server)
+        assert caught.value.problems[0].line == LINES["draft"]
+        assert read(server, unsafe_args=True)
+    for server in ("127.0.0.1:50052", "localhost:1", "[::1]:9"):
+        assert read(server)

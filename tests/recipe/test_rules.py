@@ -13,9 +13,8 @@ from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.groups import Group, group_of
 from cook.recipe.pattern import parse_pattern
-from cook.recipe.rules import ModelTensors, Quant, Rule, quantizable, resolve
-
-Tensors = tuple[TensorInfo, ...]
+from cook.recipe.rules import ModelTensors, Quant, Rule, quantizable
+from tests.recipe.conftest import Tensors, resolve
 
 
 def quant(*rules: tuple[str, str], ftype: str = "Q8_0", mixture: str = "pure") -> Quant:
@@ -23,38 +22,29 @@ def quant(*rules: tuple[str, str], ftype: str = "Q8_0", mixture: str = "pure") -
 
 
 def test_first_match_wins(small: Tensors) -> None:
-    found = resolve(small, quant(("attn_q", "q4_K"), ("attention", "q6_K")), LLAMA_CPP, "")
+    found = resolve(small, quant(("attn_q", "q4_K"), ("attention", "q6_K")), LLAMA_CPP)
     assert found.types["blk.0.attn_q.weight"] == "q4_K"
     assert found.types["blk.0.attn_output.weight"] == "q6_K"
     assert found.rule_of["blk.1.attn_q.weight"] == 0
     assert found.rule_of["blk.1.attn_k.weight"] == 1
-
-
-def test_patterns_are_unanchored_but_groups_are_exact(small: Tensors) -> None:
-    by_pattern = resolve(small, quant(("re:output", "q4_K")), LLAMA_CPP, "")
-    by_group = resolve(small, quant(("output", "q4_K")), LLAMA_CPP, "")
-    assert by_pattern.types["blk.0.attn_output.weight"] == "q4_K"
-    assert by_group.types["blk.0.attn_output.weight"] == "q8_0"
-    assert by_group.types["output.weight"] == by_pattern.types["output.weight"] == "q4_K"
+    assert found.complete
 
 
 def test_kept_tensors_keep_their_type(small: Tensors) -> None:
-    found = resolve(small, quant((".*", "q4_0")), LLAMA_CPP, "")
-    assert found.types["output_norm.weight"] == "bf16"
-    assert found.types["blk.1.ffn_gate_inp.weight"] == "bf16"
+    found = resolve(small, quant((".*", "q4_0")), LLAMA_CPP)
     assert found.kept == {"output_norm.weight", "blk.1.ffn_gate_inp.weight"}
-    assert "output_norm.weight" not in found.rule_of
+    assert {found.types[name] for name in found.kept} == {"bf16"}
+    assert not found.kept & found.rule_of.keys()
 
 
-def test_uncovered_tensors_by_mixture(small: Tensors) -> None:
-    rules = (("attention", "q6_K"),)
-    pure = resolve(small, quant(*rules, ftype="Q4_0", mixture="pure"), LLAMA_CPP, "")
-    engine = resolve(small, quant(*rules, ftype="Q4_0", mixture="engine"), LLAMA_CPP, "")
-    assert pure.types["output.weight"] == "q4_0"
-    assert pure.complete
-    assert engine.types["output.weight"] is None
-    assert engine.types["blk.0.attn_q.weight"] == "q6_K"
-    assert not engine.complete
+def test_a_mixture_leaves_types_open_but_of_unquantized_base_types(small: Tensors) -> None:
+    engine = quant(("attention", "q6_K"), ftype="Q4_0", mixture="engine")
+    found = resolve(small, engine, LLAMA_CPP)
+    assert found.types["output.weight"] is None
+    assert not found.complete
+    for ftype in ("F16", "BF16", "F32"):
+        found = resolve(small, replace(engine, ftype=ftype), LLAMA_CPP)
+        assert found.types["blk.0.ffn_down.weight"] == ftype.lower()
 
 
 # llama.cpp pull requests 28474 (rows of 2,688, 1,856) and 20159 (1,152), issues 14996 and 6614
@@ -69,7 +59,7 @@ def test_uncovered_tensors_by_mixture(small: Tensors) -> None:
         ("IQ4_XS", LLAMA_CPP, "iq4_nl", "4.5 bits a weight for 4.25"),
     ],
 )
-def test_rows_of_a_mixture_that_do_not_divide_are_told_with_what_is_written(
+def test_rows_of_a_mixture_that_do_not_divide_are_reported_with_what_is_written(
     small: Tensors, ftype: str, flavour: str, written: str, bits: str
 ) -> None:
     asked = quant(ftype=ftype, mixture="engine")
@@ -80,12 +70,6 @@ def test_rows_of_a_mixture_that_do_not_divide_are_told_with_what_is_written(
     assert "% of the weights)" in found.message
     plain = quant(ftype="Q8_0", mixture="engine")
     assert resolve(small, plain, flavour, "llama").problems == ()
-
-
-@pytest.mark.parametrize("ftype", ["F16", "BF16", "F32"])
-def test_unquantized_base_types_have_no_mixture(small: Tensors, ftype: str) -> None:
-    found = resolve(small, quant(ftype=ftype, mixture="engine"), LLAMA_CPP, "")
-    assert found.types["blk.0.ffn_down.weight"] == ftype.lower()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +84,7 @@ def test_unquantized_base_types_have_no_mixture(small: Tensors, ftype: str) -> N
 def test_rows_that_do_not_divide_name_the_fallback(
     small: Tensors, flavour: str, type_name: str, written: str
 ) -> None:
-    found = resolve(small, quant(("dense_ffn", type_name)), flavour, "")
+    found = resolve(small, quant(("dense_ffn", type_name)), flavour)
     assert found.types["blk.0.ffn_down.weight"] == written
     assert found.types["blk.0.ffn_up.weight"] == type_name
     (problem,) = found.problems
@@ -113,25 +97,25 @@ def test_rows_that_do_not_divide_name_the_fallback(
 
 def test_rows_without_a_way_out(tensors: Callable[..., Tensors]) -> None:
     odd = tensors({"blk.0.ffn_up.weight": (33, 64)})
-    found = resolve(odd, quant(("dense_ffn", "q8_0")), IK_LLAMA_CPP, "")
-    assert found.problems[0].severity == "error"
-    assert "crash" in found.problems[0].message
+    (problem,) = resolve(odd, quant(("dense_ffn", "q8_0")), IK_LLAMA_CPP).problems
+    assert problem.severity == "error"
+    assert "crash" in problem.message
 
 
 def test_many_tensors_are_one_problem(tensors: Callable[..., Tensors]) -> None:
     odd = tensors({f"blk.{i}.ffn_down.weight": (320, 64) for i in range(30)})
-    (problem,) = resolve(odd, quant(("dense_ffn", "q4_K")), LLAMA_CPP, "").problems
+    (problem,) = resolve(odd, quant(("dense_ffn", "q4_K")), LLAMA_CPP).problems
     assert problem.message.endswith("(blk.0.ffn_down.weight, blk.1.ffn_down.weight and 28 more)")
 
 
 def test_embeddings_are_never_interleaved(small: Tensors) -> None:
-    found = resolve(small, quant(("embeddings", "q4_k_r4")), IK_LLAMA_CPP, "")
-    assert found.types["token_embd.weight"] == "q4_K"
-    assert found.problems[0].severity == "warning"
+    (problem,) = resolve(small, quant(("embeddings", "q4_k_r4")), IK_LLAMA_CPP).problems
+    assert problem.severity == "warning"
+    assert "q4_k_r4 cannot be interleaved here and becomes q4_K" in problem.message
 
 
 def test_a_hanging_rule_is_a_problem_that_names_it(ling: Tensors) -> None:
-    found = resolve(ling, quant(("(?:(?:.{1,9}){1,9}){1,9}[A-Z]$", "q4_K")), LLAMA_CPP, "")
+    found = resolve(ling, quant(("(?:(?:.{1,9}){1,9}){1,9}[A-Z]$", "q4_K")), LLAMA_CPP)
     assert "takes too long" in found.problems[0].message
 
 
@@ -155,32 +139,14 @@ def test_a_hanging_rule_is_a_problem_that_names_it(ling: Tensors) -> None:
 )
 def test_quantizable(name: str, shape: tuple[int, ...], flavour: str, expected: bool) -> None:
     assert quantizable(name, shape, "bf16", flavour) is expected
-
-
-def test_integer_tensors_are_kept() -> None:
-    assert not quantizable("blk.0.ffn_gate_tid2eid.weight", (8, 64), "i32", IK_LLAMA_CPP)
+    assert not quantizable(name, shape, "i32", flavour)
 
 
 WORDS = ["attn_q", "attn_output", "ffn_up", "ffn_down_exps", "ffn_up_shexp", "ffn_gate_inp"]
-NAMES = [
-    "token_embd.weight",
-    "output.weight",
-    "output_norm.weight",
-    *(f"blk.{i}.{word}.weight" for i in (0, 1, 11, 12) for word in WORDS),
-]
-SELECTORS = [
-    *Group,
-    "output",
-    "re:output",
-    "attn",
-    r"blk\.1\.",
-    r"blk\.(1|12)\.ffn",
-    r"^blk\.\d{2}\.",
-    ".*",
-    "exps",
-    "nothing",
-    r"_(up|down)",
-]
+NAMES = [f"blk.{i}.{word}.weight" for i in (0, 1, 11, 12) for word in WORDS]
+NAMES += ["token_embd.weight", "output.weight", "output_norm.weight"]
+SELECTORS = [*Group, "output", "re:output", "attn", r"blk\.1\.", r"blk\.(1|12)\.ffn"]
+SELECTORS += [r"^blk\.\d{2}\.", ".*", "exps", "nothing", r"_(up|down)"]
 TYPES = ["q4_0", "q8_0", "q4_K", "iq1_kt", "f16", "q4_k_r4"]
 
 
@@ -194,7 +160,7 @@ def test_resolve_equals_brute_force(
 ) -> None:
     """One tensor, one rule at a time, as the engines' loops read."""
     listed = tuple(TensorInfo(n, (512, 512), by_name("f16").id) for n in names)
-    found = resolve(listed, quant(*rules, mixture=mixture), IK_LLAMA_CPP, "")
+    found = resolve(listed, quant(*rules, mixture=mixture), IK_LLAMA_CPP)
     for name in names:
         if name == "output_norm.weight" or "ffn_gate_inp" in name:
             assert found.types[name] == "f16"

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cook.formats.gguf import TensorInfo, read_gguf
+from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
 from cook.recipe.lint import lint
 from cook.recipe.load import load_recipe, shipped_recipes
-from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes, resolve
+from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
+from tests.recipe.conftest import Tensors, resolve
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = [
@@ -27,22 +28,18 @@ NAMES = [
     "smollm2-135m",
 ]
 
-Tensors = tuple[TensorInfo, ...]
+Shapes = dict[str, tuple[int, ...]]
 Reader = Callable[[Path, Tensors], dict[str, str]]
-
-
-def test_all_are_here() -> None:
-    assert sorted(shipped_recipes()) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_valid_named_and_commented(name: str) -> None:
+    assert sorted(shipped_recipes()) == NAMES
     loaded = load_recipe(name)
     assert loaded.recipe.name == name
     assert loaded.recipe.description
-    assert loaded.text.startswith(
-        "# yaml-language-server: $schema=../cook/recipe/recipe.schema.json"
-    )
+    schema = "# yaml-language-server: $schema=../cook/recipe/recipe.schema.json"
+    assert loaded.text.startswith(schema)
     assert loaded.text.count("#") > 5
 
 
@@ -73,88 +70,71 @@ def test_demo_is_clean_on_its_models() -> None:
     assert lint(load_recipe("demo"), model=model, flavour=LLAMA_CPP) == ()
 
 
-def _moe(layers: int, dense: int, hidden: int, ff: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (hidden, 1024),
-        "output.weight": (hidden, 1024),
-        "output_norm.weight": (hidden,),
-    }
+def ffn(layer: int, kind: str, width: int, inner: int, *experts: int) -> Shapes:
+    sides: Shapes = {"up": (width, inner), "gate": (width, inner), "down": (inner, width)}
+    return {f"blk.{layer}.ffn_{w}{kind}.weight": (*shape, *experts) for w, shape in sides.items()}
+
+
+def moe(
+    layers: int, width: int, inner: int, attention: Shapes, dense: int = 0, experts: int = 8
+) -> Shapes:
+    """Matrices of a mixture of experts whose first layer, if it is ``dense``, is as wide."""
+    shapes: Shapes = dict.fromkeys(("token_embd.weight", "output.weight"), (width, 151_552))
     for i in range(layers):
-        if i < dense:
-            shapes |= {f"blk.{i}.ffn_{w}.weight": (hidden, 4 * ff) for w in ("up", "gate")}
-            shapes[f"blk.{i}.ffn_down.weight"] = (4 * ff, hidden)
+        shapes |= {f"blk.{i}.attn_{part}.weight": shape for part, shape in attention.items()}
+        if i == 0 and dense:
+            shapes |= ffn(i, "", width, dense)
         else:
-            shapes |= {f"blk.{i}.ffn_{w}_exps.weight": (hidden, ff, 8) for w in ("up", "gate")}
-            shapes[f"blk.{i}.ffn_down_exps.weight"] = (ff, hidden, 8)
+            shapes |= ffn(i, "_exps", width, inner, experts) | ffn(i, "_shexp", width, inner)
     return shapes
 
 
-def test_deepseek_fits_its_shapes(tensors) -> None:  # type: ignore[no-untyped-def]
+DEEPSEEK: Shapes = {
+    "q_a": (7168, 1536),
+    "q_b": (1536, 24576),
+    "kv_a_mqa": (7168, 576),
+    "k_b": (128, 512, 128),
+    "v_b": (512, 128, 128),
+    "output": (16384, 7168),
+}
+QWEN: Shapes = {**dict.fromkeys("qkv", (2048, 512)), "output": (4096, 2048)}
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "shapes"),
+    [
+        ("deepseek-self-draft", "deepseek2", moe(3, 7168, 2048, DEEPSEEK, 8192)),
+        ("qwen3-coder-30b-iq1kt", "qwen3moe", moe(2, 2048, 768, QWEN)),
+    ],
+)
+def test_it_fits_its_shapes(
+    name: str, architecture: str, shapes: Shapes, tensors: Callable[..., Tensors]
+) -> None:
     """MLA's attn_k_b has rows of 128: the recipe must not need a fallback."""
-    shapes = _moe(3, 1, 7168, 2048)
-    for i in range(3):
-        shapes |= {
-            f"blk.{i}.attn_q_a.weight": (7168, 1536),
-            f"blk.{i}.attn_q_b.weight": (1536, 24576),
-            f"blk.{i}.attn_kv_a_mqa.weight": (7168, 576),
-            f"blk.{i}.attn_k_b.weight": (128, 512, 128),
-            f"blk.{i}.attn_v_b.weight": (512, 128, 128),
-            f"blk.{i}.attn_output.weight": (16384, 7168),
-        }
-    shapes |= {
-        f"blk.{i}.ffn_{w}_shexp.weight": (7168, 2048) for i in (1, 2) for w in ("up", "gate")
-    }
-    shapes |= {f"blk.{i}.ffn_down_shexp.weight": (2048, 7168) for i in (1, 2)}
-    for quant in load_recipe("deepseek-self-draft").quants:
-        found = resolve(tensors(shapes), quant, IK_LLAMA_CPP, "deepseek2")
+    listed = tensors({n: s for n, s in shapes.items() if "shexp" not in n or "qwen" not in name})
+    for quant in load_recipe(name).quants:
+        found = resolve(listed, quant, IK_LLAMA_CPP, architecture)
         assert not found.problems
         assert None not in found.rule_of.values()
 
 
-def test_qwen3_coder_fits_its_shapes(tensors) -> None:  # type: ignore[no-untyped-def]
-    shapes = _moe(2, 0, 2048, 768)
-    for i in range(2):
-        shapes |= {f"blk.{i}.attn_{w}.weight": (2048, 512) for w in "qkv"}
-        shapes[f"blk.{i}.attn_output.weight"] = (4096, 2048)
-    for quant in load_recipe("qwen3-coder-30b-iq1kt").quants:
-        found = resolve(tensors(shapes), quant, IK_LLAMA_CPP, "qwen3moe")
-        assert not found.problems
-        assert None not in found.rule_of.values()
-
-
-def _glm_air() -> dict[str, tuple[int, ...]]:
+def glm_air() -> Shapes:
     """Matrices of GLM-4.5-Air by its configuration: 46 layers and the one that predicts ahead."""
-    width, vocabulary, ff, experts = 4096, 151_552, 1408, 128
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (width, vocabulary),
-        "output.weight": (width, vocabulary),
-    }
-    for i in range(47):
-        shapes |= {
-            f"blk.{i}.attn_q.weight": (width, 96 * 128),
-            f"blk.{i}.attn_k.weight": (width, 8 * 128),
-            f"blk.{i}.attn_v.weight": (width, 8 * 128),
-            f"blk.{i}.attn_output.weight": (96 * 128, width),
-        }
-        if i == 0:
-            shapes |= {f"blk.{i}.ffn_{w}.weight": (width, 10_944) for w in ("gate", "up")}
-            shapes[f"blk.{i}.ffn_down.weight"] = (10_944, width)
-            continue
-        for kind, last in (("exps", (experts,)), ("shexp", ())):
-            shapes |= {f"blk.{i}.ffn_{w}_{kind}.weight": (width, ff, *last) for w in ("gate", "up")}
-            shapes[f"blk.{i}.ffn_down_{kind}.weight"] = (ff, width, *last)
-    shapes["blk.46.nextn.eh_proj.weight"] = (2 * width, width)
+    attention: Shapes = {"q": (4096, 96 * 128), "output": (96 * 128, 4096)}
+    attention |= dict.fromkeys("kv", (4096, 8 * 128))
+    shapes = moe(47, 4096, 1408, attention, 10_944, experts=128)
+    shapes["blk.46.nextn.eh_proj.weight"] = (2 * 4096, 4096)
     for own in ("embed_tokens", "shared_head_head"):
-        shapes[f"blk.46.nextn.{own}.weight"] = (width, vocabulary)
+        shapes[f"blk.46.nextn.{own}.weight"] = shapes["output.weight"]
     return shapes
 
 
 def test_glm_air_head_plans_from_a_tensor_list(tmp_path: Path) -> None:
     """Without a weight: every form of the head, its size, and nothing of the trunk."""
     listed = tmp_path / "glm-4.5-air.tensors.tsv"
-    shapes = _glm_air()
-    lines = (f"{n}\t{' x '.join(map(str, shape))}\tbf16" for n, shape in shapes.items())
-    listed.write_text("\n".join(lines) + "\n")
+    shapes = glm_air()
+    lines = (f"{n}\t{' x '.join(map(str, shape))}\tbf16\n" for n, shape in shapes.items())
+    listed.write_text("".join(lines))
     found = check_recipe(load_recipe("glm-4.5-air-head"), None, listed)
     assert [p.message for p in found.problems if p.severity == "error"] == []
     assert [quant.name for quant in found.quants] == [

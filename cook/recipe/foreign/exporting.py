@@ -83,7 +83,12 @@ def export_quant(
         case Format.TENSOR_TYPE_FILE:
             text = "".join(f"{_line(rule)}\n" for rule in rules)
         case Format.RECIPE:
-            text = _recipe(loaded, quant, rules)
+            head = f"## {loaded.recipe.name}: {quant.name}, written by `cook recipes export`\n"
+            head += f"# Base type: {quant.ftype}\n"
+            source = loaded.recipe.model.source if loaded.recipe.model else None
+            if isinstance(source, HubRef):
+                head += f"# Link to the original model: https://huggingface.co/{source.repo}\n"
+            text = "\n".join([head, *_block(rules)]) + "\n"
         case Format.SCRIPT:
             text = _script(loaded, quant, flavour, rules)
     return Exported(text, flavour, tuple(_notes(loaded, quant, wanted, model is None)))
@@ -179,17 +184,6 @@ def _notes(loaded: LoadedRecipe, quant: Quant, wanted: Format, general: bool) ->
             "groups are written as patterns; which layers are for multi-token prediction "
             "only the model says (--model)"
         )
-
-
-def _recipe(loaded: LoadedRecipe, quant: Quant, rules: Sequence[Rule]) -> str:
-    head = [
-        f"## {loaded.recipe.name}: {quant.name}, written by `cook recipes export`",
-        f"# Base type: {quant.ftype}",
-    ]
-    source = loaded.recipe.model.source if loaded.recipe.model else None
-    if isinstance(source, HubRef):
-        head.append(f"# Link to the original model: https://huggingface.co/{source.repo}")
-    return "\n".join([*head, "", *_block(rules)]) + "\n"
 
 
 def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, rules: Sequence[Rule]) -> str:

@@ -80,7 +80,11 @@ def import_recipe(
         raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
     tensors = read_tensors(model) if model else None
     gguf = str(model) if model and model.suffix == ".gguf" else None
-    header = _header(source, quants[0]) if format is Format.RECIPE else ()
+    header: Sequence[str] = ()
+    if format is Format.RECIPE and quants[0].rules:
+        # The comments about the whole: all but the last paragraph above the first rule.
+        above = _comments(source, quants[0].rules[0].at)
+        header = above[: len(above) - 1 - above[::-1].index("")] if "" in above else []
     quants = tuple(replace(quant, type=type or quant.type) for quant in quants)
     name, text = _recipe_text(source, header, quants, tensors, gguf, notes)
     notes.check()
@@ -265,7 +269,10 @@ def _settings(
     """The lines of the quant above those of its ``rules``, if there are any."""
     base, note = quant.type, ""
     if base is None:
-        base = _common_base(quant.rules)
+        quantized = (f for f in FTYPES.values() if f.default not in ("f32", "f16", "bf16"))
+        base_of = {ftype.default: ftype.name for ftype in reversed([*quantized])}
+        counts = Counter(base_of[rule.type] for rule in quant.rules if rule.type in base_of)
+        base = counts.most_common(1)[0][0] if counts else "Q8_0"
         note = "    # not said in the file: the type of the most rules"
         notes.warn(quant.at, f"no base type is named: {base}, as most rules say", "--type TYPE")
     yield f"  - name: {scalar(safe_name(quant.name))}"
@@ -298,13 +305,6 @@ def _rule_lines(source: ForeignText, header: Sequence[str], rules: Sequence[Rule
         before = rule.at
 
 
-def _header(source: ForeignText, quant: ForeignQuant) -> Sequence[str]:
-    """The comments of a .recipe about the whole: all but the last paragraph above its first
-    rule."""
-    above = _comments(source, quant.rules[0].at) if quant.rules else []
-    return above[: len(above) - 1 - above[::-1].index("")] if "" in above else []
-
-
 def _comments(source: ForeignText, at: Location | None) -> list[str]:
     """The comments right above a rule that begins its line, and the empty lines between them."""
     found: list[str] = []
@@ -332,10 +332,3 @@ def scalar(text: str) -> str:
         return text
     quoted = text.replace("'", "''")
     return f"'{quoted}'"
-
-
-def _common_base(rules: Sequence[Rule]) -> str:
-    quantized = (f for f in FTYPES.values() if f.default not in ("f32", "f16", "bf16"))
-    base_of = {ftype.default: ftype.name for ftype in reversed([*quantized])}
-    counts = Counter(base_of[rule.type] for rule in rules if rule.type in base_of)
-    return counts.most_common(1)[0][0] if counts else "Q8_0"

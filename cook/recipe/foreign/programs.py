@@ -70,7 +70,13 @@ def output(name: str, arguments: Sequence[Spanned], given: Spanned, offset: int)
         case "paste", _ if "".join(t for t in texts if t != "-") in ("-sd,", "-s-d,", "-d,-s"):
             return given.rstrip("\n").replaced("\n", ",")
         case "seq", _ if 1 <= len(texts) <= 3 and all(re.fullmatch(r"\d{1,5}", t) for t in texts):
-            return _seq([int(text) for text in texts], offset)
+            # seq [FIRST [STEP]] LAST
+            numbers = [int(text) for text in texts]
+            first, step = numbers[0] if numbers[1:] else 1, numbers[1] if numbers[2:] else 1
+            if step == 0 or (numbers[-1] - first) // step > MAX_NUMBERS:
+                return None
+            printed = "".join(f"{number}\n" for number in range(first, numbers[-1] + 1, step))
+            return Spanned(printed, (offset,) * len(printed))
         case "dirname", [path] if "/" in path.rstrip("/"):
             return arguments[0][: path.rstrip("/").rindex("/")]
         case "basename", [path, *suffix] if path.strip("/") and len(suffix) < 2:
@@ -84,15 +90,6 @@ def output(name: str, arguments: Sequence[Spanned], given: Spanned, offset: int)
 def _spaced(arguments: Sequence[Spanned], offset: int) -> Spanned:
     blank = Spanned(" ", (offset,))
     return joined([part for argument in arguments for part in (blank, argument)][1:])
-
-
-def _seq(numbers: Sequence[int], offset: int) -> Spanned | None:
-    """``seq [FIRST [STEP]] LAST``."""
-    first, step = numbers[0] if numbers[1:] else 1, numbers[1] if numbers[2:] else 1
-    if step == 0 or (numbers[-1] - first) // step > MAX_NUMBERS:
-        return None
-    text = "".join(f"{number}\n" for number in range(first, numbers[-1] + 1, step))
-    return Spanned(text, (offset,) * len(text))
 
 
 # Of expressions only what picks comments and empty lines, or joins lines.
