@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,6 @@ score:
 
 TIMED = ("live", "control")
 """Kinds of steps whose whole result follows from times."""
-
-
 COOK = ("-m", "cook")
 
 
@@ -100,10 +98,15 @@ def require_part_of(expected: dict[str, dict[str, Any]], home: Path, where: str)
 
 def require_no_process(home: Path) -> None:
     """Whatever cook started for ``home`` ends with it, within seconds."""
-    deadline = time.monotonic() + 20
-    while left := _processes(str(home)):
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.1)
+    wait_until(lambda: not _processes(str(home)), 20, f"processes of {home} run on")
+
+
+def wait_until(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """AssertionError with ``otherwise`` where that takes longer."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
 
 
 def _processes(home: str) -> list[str]:

@@ -9,20 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.attacks.servers import honest
 from tests.http_server import serving
 
-PROPS = {
-    "build_info": "b1-abc",
-    "model_path": "/m/T.gguf",
-    "default_generation_settings": {"n_ctx": 4096},
-}
 TIMINGS = {
-    "prompt_n": 5,
-    "prompt_ms": 10.0,
-    "predicted_n": 41,
-    "predicted_ms": 1000.0,
-    "draft_n": 40,
-    "draft_n_accepted": 30,
+    **{"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": 41, "predicted_ms": 1000.0},
+    **{"draft_n": 40, "draft_n_accepted": 30},
 }
 KEY = "open-sesame-123"
 
@@ -30,13 +22,8 @@ KEY = "open-sesame-123"
 @pytest.fixture
 def url() -> Iterator[str]:
     """A server that wants KEY."""
-    answers = {
-        "/props": PROPS,
-        "/slots": [],
-        "/tokenize": {"tokens": [1]},
-        "/completion": {"content": "x", "timings": TIMINGS},
-    }
-    with serving(answers, KEY) as server:
+    completion = {"content": "x", "timings": TIMINGS}
+    with serving(honest() | {"/slots": [], "/completion": completion}, KEY) as server:
         yield server.url
 
 
@@ -58,9 +45,6 @@ def test_json_and_no_key_anywhere(asking: Any, url: str) -> None:
     assert document["total"]["decode"]["value"] == 40.0
     assert len(document["runs"]) == 4
     assert KEY not in done.stdout + done.stderr
-
-
-def test_the_table(asking: Any, url: str) -> None:
     done = asking("score", "--url", url, "--prompts", "p.jsonl", "--quiet")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:4] for row in rows] == [
