@@ -9,20 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.servers import honest
+from tests.attacks.servers import TIMINGS, honest
 from tests.http_server import serving
 
-TIMINGS = {
-    **{"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": 41, "predicted_ms": 1000.0},
-    **{"draft_n": 40, "draft_n_accepted": 30},
-}
+COUNTS = {"predicted_n": 41, "predicted_ms": 1000.0, "draft_n": 40, "draft_n_accepted": 30}
 KEY = "open-sesame-123"
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
     """A server that wants KEY."""
-    completion = {"content": "x", "timings": TIMINGS}
+    completion = {"content": "x", "timings": TIMINGS | COUNTS}
     with serving(honest() | {"/slots": [], "/completion": completion}, KEY) as server:
         yield server.url
 
