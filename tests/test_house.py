@@ -180,13 +180,12 @@ def room(module: str) -> str:
 
 def test_imports_point_down() -> None:
     order = list(ROOMS)
+    assert set(order) == {room(name) for name in modules() if name != "cook"}
     wrong = [
         f"{name} imports {other}"
         for name, others in imports().items()
         for other in others
-        if not {name, other} & ANYONE
-        and room(name) != room(other)
-        and order.index(room(other)) < order.index(room(name))
+        if not {name, other} & ANYONE and order.index(room(other)) < order.index(room(name))
     ]
     assert wrong == []
 
@@ -196,10 +195,6 @@ def test_no_module_is_in_a_circle() -> None:
         TopologicalSorter(imports()).prepare()
     except CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
-
-
-def test_the_rooms_listed_are_the_rooms_there_are() -> None:
-    assert set(ROOMS) == {room(name) for name in modules() if name != "cook"}
 
 
 def lines(path: Path) -> int:
@@ -267,7 +262,7 @@ def test_the_graph_knows_no_word_of_quantization() -> None:
 
 
 def test_a_report_reads_records_and_nothing_else() -> None:
-    allowed = (
+    allowed = [
         "report",
         "record",
         "scoring",
@@ -277,7 +272,7 @@ def test_a_report_reads_records_and_nothing_else() -> None:
         "paths",
         "files",
         "errors",
-    )
+    ]
     wrong = [
         f"{name} imports {other}"
         for name, others in imports().items()

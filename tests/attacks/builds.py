@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -80,6 +81,21 @@ def facts(artifact: Artifact) -> dict[str, Any]:
         # Its tool may end before its own log thread has printed the last lines: then missing.
         result = {k: v for k, v in result.items() if not k.startswith("perplexity")}
     return {"files": files, "result": None if artifact.kind in TIMED else result}
+
+
+def undisturbed(recipe: Path, home: Path) -> dict[str, dict[str, Any]]:
+    """What a build in ``home`` stores, which is then removed: of one path for all builds that are
+    compared, since a GGUF names its imatrix by path, and that its corpus."""
+    assert build(recipe, home).wait() == 0, said(home)
+    expected = contents(home)
+    shutil.rmtree(home)
+    return expected
+
+
+def require_no_bug(home: Path, where: str = "") -> None:
+    """The last build said neither."""
+    for word in ("Traceback", "this is a bug of cook"):
+        assert word not in said(home), f"{where} {said(home)[-2000:]}"
 
 
 def contents(home: Path) -> dict[str, dict[str, Any]]:

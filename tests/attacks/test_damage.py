@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cook.graph.store import META, Store
-from tests.attacks.builds import SMALL, build, contents, require_nothing_left, said
+from tests.attacks.builds import SMALL, build, contents, require_no_bug, require_nothing_left, said
 
 pytestmark = pytest.mark.engine
 
@@ -104,7 +104,7 @@ def damage(ways: Sequence[str | None], built: Path, attacks: Counter[str]) -> No
     status = build(recipe, home).wait()
     where = f"{done}: {said(home)[-2000:]}"
     assert status == 0, where
-    assert "this is a bug of cook" not in said(home), where
+    require_no_bug(home, where)
     assert contents(home) == expected, where
     assert (mine.read_bytes() if mine.exists() else b"") == kept, "a file of the user's changed"
     require_nothing_left(home)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -47,6 +46,7 @@ from tests.report import records
 from tests.traces import blank_reply, server_header
 
 SECONDS = 120
+HEAD = ReplyHead(id="a", category="c", stop="limit", prompt_tokens=3, tokens=4, emitted=4)
 LOGS = Path(__file__).parents[1] / "data" / "server_logs"
 
 
@@ -120,10 +120,6 @@ def use_logs(path: Path) -> None:
     json_text(read_logs([str(path)], io.BytesIO()))
 
 
-def head(name: str) -> ReplyHead:
-    return ReplyHead(id=name, category="c", stop="limit", prompt_tokens=3, tokens=4, emitted=4)
-
-
 @cache
 def seeds(kind: str) -> tuple[bytes, ...]:
     """Sound files of a kind, which the damage starts from."""
@@ -144,19 +140,18 @@ def seeds(kind: str) -> tuple[bytes, ...]:
             case "trace":
                 with TraceWriter(path, server_header()) as writer:
                     for name in ("a", "b"):
-                        writer.append(blank_reply(head(name), known=True))
+                        writer.append(blank_reply(HEAD.model_copy(update={"id": name}), known=True))
                 return (path.read_bytes(),)
+            case "record":
+                return (json.dumps(record_json(records.record(("Q8_0",), (4,)))).encode(),)
             case "history":
                 series = Series(World(prompts=4, tokens=16), seed=1, lengths=(4,))
                 for _ in range(3):
                     append(path, series.measure().judged((), ()))
                 return (path.read_bytes(),)
             case "prompts":
-                rows = [
-                    {"id": f"p{i}", "category": "c", "prompt": "Say it.", "half": "pick"}
-                    for i in range(3)
-                ]
-                return ("\n".join(json.dumps(row) for row in rows).encode(),)
+                row = {"category": "c", "prompt": "Say it.", "half": "pick"}
+                return ("\n".join(json.dumps({"id": f"p{i}", **row}) for i in range(3)).encode(),)
             case "logs":
                 return tuple(p.read_bytes() for p in sorted(LOGS.iterdir()))
     raise AssertionError(kind)
@@ -166,16 +161,11 @@ def of_bytes(kind: str) -> Callable[[int], bytes]:
     return lambda number: mutant(seeds(kind), number)
 
 
-@cache
-def small_record() -> Any:
-    return record_json(records.record(("Q8_0",), (4,)))
-
-
 def record_input(number: int) -> bytes:
     """Every tenth damaged in its bytes, the others in their values."""
     if number % 10 == 0:
-        return mutant((json.dumps(small_record()).encode(),), number)
-    return document(small_record(), number).encode()
+        return mutant(seeds("record"), number)
+    return document(json.loads(seeds("record")[0]), number).encode()
 
 
 def lines_input(kind: str) -> Callable[[int], bytes]:
@@ -198,21 +188,19 @@ def trace_input(number: int) -> bytes:
     blocks, at = [], len(MAGIC)
     while at < len(raw):
         text, payload = struct.unpack_from("<IQ", raw, at)
-        start = at + 12
-        blocks.append((raw[start : start + text], raw[start + text : start + text + payload]))
-        at = start + text + payload + 4
+        middle, end = at + 12 + text, at + 12 + text + payload
+        blocks.append((raw[at + 12 : middle], raw[middle:end]))
+        at = end + 4
     which = number % len(blocks)
-    damaged = document(json.loads(blocks[which][0]), number).encode()
-    payload_bytes = blocks[which][1]
-    if number % 2:
-        payload_bytes = mutant((payload_bytes or b"\0",), number)
-    blocks[which] = (damaged, payload_bytes)
-    made = MAGIC
-    for text_bytes, data in blocks:
-        crc = zlib.crc32(data, zlib.crc32(text_bytes))
-        made += struct.pack("<IQ", len(text_bytes), len(data)) + text_bytes + data
-        made += struct.pack("<I", crc)
-    return made
+    json_bytes, data = blocks[which]
+    damaged = mutant((data or b"\0",), number) if number % 2 else data
+    blocks[which] = (document(json.loads(json_bytes), number).encode(), damaged)
+    return MAGIC + b"".join(
+        struct.pack("<IQ", len(one), len(other))
+        + (one + other)
+        + struct.pack("<I", zlib.crc32(one + other))
+        for one, other in blocks
+    )
 
 
 ATTACKS = {

@@ -28,7 +28,7 @@ from cook.graph.store import Store
 from cook.nightly.history import append, night_of
 from cook.record.record import write_record
 from tests.attacks.conftest import at_length
-from tests.attacks.servers import liar
+from tests.attacks.servers import honest, liar
 from tests.report import records
 from tests.stored import stored
 from tests.terminals import read_all
@@ -87,12 +87,9 @@ def hostile_warnings(folder: Path) -> Path:
 
 def hostile_gguf(folder: Path) -> Path:
     path = folder / f"m{NAME}.gguf"
-    metadata = {
-        "general.architecture": encode("llama" + ACTS),
-        "general.name": encode(ACTS),
-        ACTS: encode(ACTS),
-        "tokenizer.ggml.tokens": encode([ACTS, "b"]),
-    }
+    metadata = {key: encode(ACTS) for key in ("general.name", ACTS)}
+    metadata["general.architecture"] = encode("llama" + ACTS)
+    metadata["tokenizer.ggml.tokens"] = encode([ACTS, "b"])
     tensors = [tensor_of(f"blk.0.{ACTS}.weight", (4, 2), 0, bytes(32))]
     path.write_bytes(encode_header(metadata, tensors) + bytes(64))
     return path
@@ -100,10 +97,8 @@ def hostile_gguf(folder: Path) -> Path:
 
 def hostile_prompts(folder: Path) -> Path:
     path = folder / f"p{NAME}.jsonl"
-    rows = [
-        {"id": f"{i}{ACTS}", "category": ACTS, "prompt": "x" * (10 if i else 9000)}
-        for i in range(3)
-    ]
+    prompts = enumerate(("x" * 9000, "x", "x"))
+    rows = [{"id": f"{i}{ACTS}", "category": ACTS, "prompt": text} for i, text in prompts]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
 
@@ -111,18 +106,10 @@ def hostile_prompts(folder: Path) -> Path:
 def hostile_record(folder: Path) -> Path:
     path = folder / f"rec{NAME}.json"
     whole = records.record((ACTS, "Q4_K_M"), (4,))
-    write_record(
-        replace(
-            whole,
-            recipe=ACTS + LINE,
-            warnings=(ACTS + LINE,),
-            recipe_text=ACTS,
-            target=f"/m/{ACTS}",
-            pick=replace(whole.pick, sentence=ACTS + LINE),
-            command=("cook", ACTS),
-        ),
-        path,
-    )
+    texts: dict[str, str] = {"recipe": ACTS + LINE, "recipe_text": ACTS, "target": f"/m/{ACTS}"}
+    pick = replace(whole.pick, sentence=ACTS + LINE)
+    made = replace(whole, warnings=(ACTS + LINE,), pick=pick, command=("cook", ACTS), **texts)
+    write_record(made, path)
     return path
 
 
@@ -260,12 +247,8 @@ def test_nothing_acts(
     folder.mkdir()
     (folder / "user").mkdir()
     config = folder / "user" / ".config" / "cook" / "config.toml"
-    props = {
-        "build_info": ACTS,
-        "model_path": f"/m/{ACTS}",
-        "default_generation_settings": {"n_ctx": 4096},
-        "chat_template": ACTS,
-    }
+    texts = {"build_info": ACTS, "model_path": f"/m/{ACTS}", "chat_template": ACTS}
+    props = honest()["/props"] | texts
     template = lambda body: {"prompt": body["messages"][0]["content"]}  # noqa: E731
     with liar({"/props": props, "/apply-template": template}) as server:
         words = invocations(folder, home, server.url, modes=modes)

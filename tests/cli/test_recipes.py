@@ -72,26 +72,19 @@ def test_show_json_expands(cook: Any) -> None:
 
 
 def test_check_tells_exact_sizes(cook: Any) -> None:
-    # The recipe evaluates on a text that is the user's to fetch.
-    (cook.directory / "wiki.test.raw").write_text("some text of its own\n" * 100)
     shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
     document = json_of(cook, "check", "ling.yaml", "--tensors", str(LING))
-    sizes = {q["name"]: q["size_bytes"] for q in document["quants"]}
+    sizes = {q["name"]: round(q["size_bytes"] / 2**20, 2) for q in document["quants"]}
     # What llama-quantize printed for them in discussion 839 (shared samples, README).
-    assert round(sizes["IQ1_KT"] / 2**20, 2) == 23266.73
-    assert round(sizes["IQ1_KT-PUFFED"] / 2**20, 2) == 24181.83
-    assert round(sizes["IQ2_KL"] / 2**20, 2) == 35498.34
-
-
-def test_check_gives_sizes_although_a_text_is_not_there(cook: Any) -> None:
-    shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
+    assert sizes == {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}
+    # The recipe evaluates on a text that is the user's to fetch.
+    assert [p["severity"] for p in document["problems"]].count("error") == 1
     done = cook("recipes", "check", "ling.yaml", "--tensors", str(LING))
     assert done.status == 2
     assert "no such file" in done.stderr
     assert "22.72 GiB" in done.stdout
-    document = json_of(cook, "check", "ling.yaml", "--tensors", str(LING))
-    assert len(document["quants"]) == 3
-    assert [p["severity"] for p in document["problems"]].count("error") == 1
+    (cook.directory / "wiki.test.raw").write_text("some text of its own\n" * 100)
+    assert cook("recipes", "check", "ling.yaml", "--tensors", str(LING)).status == 0
 
 
 def test_the_places_that_the_tutorial_names_are_all_there_are(cook: Any) -> None:
@@ -134,15 +127,10 @@ def test_import_writes_a_recipe_that_loads(cook: Any) -> None:
     again = cook("recipes", "import", script, "-o", "ling.yaml")
     assert again.status == 2
     assert "--force" in again.stderr
-
-
-def test_import_prints_yaml_and_json(cook: Any) -> None:
-    script = str(LING.parent / "make-quant-IQ2_KL.sh")
-    done = cook("recipes", "import", script)
-    assert done.stdout.startswith("# Imported by `cook recipes import`")
+    printed = cook("recipes", "import", script)
+    assert printed.stdout.startswith("# Imported by `cook recipes import`")
     document = json_of(cook, "import", script)
-    assert document["kind"] == "script"
-    assert document["text"] == done.stdout
+    assert (document["kind"], document["text"]) == ("script", printed.stdout)
 
 
 def test_export_says_no_pattern_twice(cook: Any) -> None:

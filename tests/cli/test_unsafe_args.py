@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import time
@@ -68,10 +67,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def recipe(folder: Path, place: str = "", words: str = "", url: str = "") -> Path:
     text = RECIPE
     for name in PLACES:
@@ -86,17 +81,17 @@ def recipe(folder: Path, place: str = "", words: str = "", url: str = "") -> Pat
 @pytest.mark.engine
 def test_the_attack_is_a_real_one(site: Fake, mine: Path, bundled: Any, tmp_path: Path) -> None:
     """What the guard is for: this engine, started so, overwrites the file that it was to load."""
-    before = sha256(mine)
+    before = mine.read_bytes()
     argv = [str(bundled.tool("server")), "-m", str(mine), "--port", str(free_port())]
     argv += ["--host", "127.0.0.1", "--model-url", site.url]
     environment = engine_environment(tuple(map(Path, bundled.facts.library_path)), repack=False)
     with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
         deadline = time.monotonic() + 60
-        while sha256(mine) == before and time.monotonic() < deadline and server.poll() is None:
+        while mine.read_bytes() == before and time.monotonic() < deadline and server.poll() is None:
             time.sleep(0.2)
         server.kill()
     assert site.asked
-    assert sha256(mine) != before
+    assert mine.read_bytes() != before
 
 
 @pytest.mark.parametrize(
@@ -106,7 +101,7 @@ def test_the_attack_is_a_real_one(site: Fake, mine: Path, bundled: Any, tmp_path
 def test_no_spelling_in_no_place_reaches_the_model(
     site: Fake, mine: Path, place: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sha256(mine)
+    before = mine.read_bytes()
     path = recipe(mine.parent, place, words, site.url)
     assert main(["build", str(path)]) == 2
     said = capsys.readouterr().err
@@ -114,7 +109,7 @@ def test_no_spelling_in_no_place_reaches_the_model(
     assert f"gift.yaml:{row}:" in said
     assert "it downloads, and writes over files" in said
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
     assert not (mine.parent / "cook-home" / "store").exists()
 
 
@@ -134,12 +129,12 @@ def test_no_spelling_in_no_place_reaches_the_model(
 def test_every_command_that_takes_a_recipe(
     site: Fake, mine: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sha256(mine)
+    before = mine.read_bytes()
     recipe(mine.parent, "target", FLAG, site.url)
     (mine.parent / "night.yaml").write_text("version: 1\nname: n\nrecipes: [gift.yaml]\n")
     assert main(command) == 2
     assert "it downloads, and writes over files" in capsys.readouterr().err
-    assert (site.asked, sha256(mine)) == ([], before)
+    assert (site.asked, mine.read_bytes()) == ([], before)
 
 
 def test_a_recipe_next_to_its_own_programs(
@@ -158,7 +153,7 @@ def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
     site: Fake, mine: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The flag reaches the tool, as the user says; the engine's offline mode still holds."""
-    before = sha256(mine)
+    before = mine.read_bytes()
     path = recipe(mine.parent, "target", FLAG, site.url)
     assert main(["plan", str(path), "--allow-unsafe-args"]) == 0
     assert "let through by --allow-unsafe-args" in capsys.readouterr().err
@@ -166,21 +161,21 @@ def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
     logs = (mine.parent / "cook-home" / "logs").rglob("*")
     assert any(site.url in file.read_text(errors="replace") for file in logs if file.is_file())
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.engine
 def test_a_shell_s_variables_reach_no_tool(
     site: Fake, mine: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sha256(mine)
+    before = mine.read_bytes()
     for name in ("LLAMA_ARG_MODEL_URL", "HF_ENDPOINT", "MODEL_ENDPOINT"):
         monkeypatch.setenv(name, site.url)
     monkeypatch.setenv("LLAMA_ARG_HF_REPO", "a/b")
     monkeypatch.setenv("LLAMA_ARG_MODEL", "/nowhere.gguf")
     assert main(["build", str(recipe(mine.parent)), "--threads", "1"]) == 0
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.engine
