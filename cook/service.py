@@ -132,7 +132,7 @@ def service_of(
         candidate=chosen.name,
         host=host,
         port=port or free_port(),
-        key_file=(key_file or default_key_file()).expanduser().absolute(),
+        key_file=(key_file or cook_home() / "serve.key").expanduser().absolute(),
         notes=tuple(notes),
     )
 
@@ -165,11 +165,6 @@ def serve(
             return server.wait()
         except KeyboardInterrupt:
             return server.stop()
-
-
-def default_key_file() -> Path:
-    """Where cook keeps the key of the servers that it starts for the user."""
-    return cook_home() / "serve.key"
 
 
 def read_or_make_key(path: Path) -> str:

@@ -54,7 +54,7 @@ def quant(home: Path) -> Artifact:
     return found
 
 
-def test_a_flipped_byte_is_caught_and_measured_by_nobody(
+def test_a_flipped_byte_is_caught_before_it_is_measured(
     tmp_path: Path, clean: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path, "rot", RECIPE)
@@ -99,7 +99,7 @@ def test_mending_takes_the_figures_of_the_rotten_quant_with_it(
     assert main(["store", "verify", "--mend"]) == 0
     left = {a.kind for a in store.entries()}
     assert "quantize" not in left
-    assert left, "the source's own figures are nobody's but the source's"
+    assert left, "the source's own figures stay"
     right = build(tmp_path, "rot", MORE)
     assert perplexity(right) == clean
     assert read_record(tmp_path / "records" / "rot.json").drafts == right.drafts

@@ -64,6 +64,10 @@ def command(
 
 
 def _show_model(out: Output, report: ModelReport) -> None:
+    known, cache = report.cache, None
+    if report.kind == "model" and report.context:
+        state = ", recurrent state unknown" if known and known.state is None else ""
+        cache = f"{units.size(known.total)} in f16 at that context{state}" if known else "unknown"
     _facts(
         out,
         {
@@ -74,7 +78,7 @@ def _show_model(out: Output, report: ModelReport) -> None:
             "layers": report.layers,
             "experts": report.experts and f"{report.experts}, {report.experts_used} used",
             "context": report.context,
-            "KV cache": _cache(report),
+            "KV cache": cache,
             "vocabulary": report.vocabulary,
             "shards": report.shards if report.shards > 1 else None,
             "file size": units.size(report.file_bytes),
@@ -99,16 +103,6 @@ def _show_model(out: Output, report: ModelReport) -> None:
         ]
         rows.append(("total", units.size(active.read_bytes), "100.0 %"))
         out.table(rows, ["a token reads of", *right("bytes", "share")])
-
-
-def _cache(report: ModelReport) -> str | None:
-    if report.kind != "model" or not report.context:
-        return None
-    known = report.cache
-    if known is None:
-        return "unknown"
-    state = ", recurrent state unknown" if known.state is None else ""
-    return f"{units.size(known.total)} in f16 at that context{state}"
 
 
 def _share(share: TensorShare, total: TensorShare, title: str) -> tuple[object, ...]:

@@ -142,7 +142,7 @@ def _processes(home: str) -> list[str]:
 
 
 def workspaces(home: Path) -> list[Path]:
-    """What steps left in the store's folder of work; locks of the living are nobody's work."""
+    """What steps left in the store's folder of work; locks of the living are no work."""
     tmp = home / "store" / "tmp"
     return [p for p in tmp.iterdir() if p.is_dir()] if tmp.is_dir() else []
 

@@ -1,4 +1,4 @@
-"""No space left, in every kind of step: told as such, nothing half written, the next build whole.
+"""No space left, in every kind of step: named as such, nothing half written, the next build whole.
 
 As root on a small tmpfs that grows by steps; without that right, by a limit of file sizes.
 """

@@ -74,7 +74,7 @@ def test_signals(
             attacks[f"signals: {sent.name}, {side_by_side} jobs"] += 1
             status = victim.wait(60)
         where = f"{number}: {sent.name}, {side_by_side} jobs: {status}, {said(home)[-2000:]}"
-        # Python dies by SIGINT, told and tidied up, if it was within an exec() when it came (a
+        # Python dies by SIGINT, said and tidied up, if it was within an exec() when it came (a
         # dataclass being made, while a module loads); before cook has a handler, by the signal.
         ended = (INTERRUPTED, -signal.SIGINT) if sent in TIDY else ()
         assert status in (0, -sent, *ended), where

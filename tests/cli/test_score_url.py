@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def asking(cook: Any) -> Any:
-    """A cook with two categories of prompts beside it, and the key in its environment."""
+    """A cook with two categories of prompts next to it, and the key in its environment."""
     rows = [{"id": f"p{i}", "category": "ab"[i % 2], "prompt": f"{i} words"} for i in range(4)]
     (cook.directory / "p.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     return replace(cook, environment={**cook.environment, "COOK_API_KEY": KEY})
