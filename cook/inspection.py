@@ -106,8 +106,8 @@ def report_trace(path: Path) -> TraceReport:
     categories = []
     for name in dict.fromkeys(head.category for head in heads):
         own = [head for head in heads if head.category == name]
-        prompt, emitted = sum(h.prompt_tokens for h in own), sum(h.emitted for h in own)
-        categories.append(CategoryCount(name, len(own), prompt, emitted, holes[name]))
+        prompts, written = sum(h.prompt_tokens for h in own), sum(h.emitted for h in own)
+        categories.append(CategoryCount(name, len(own), prompts, written, holes[name]))
     tokens = sum(head.emitted for head in heads)
     confident = _spread(certain)
     file_bytes = path.stat().st_size

@@ -152,15 +152,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_bytes(data + bytes(32))
     write_tiny_model(folder / "tiny.gguf", layers=1)
     write_tiny_model(folder / "odd.gguf", layers=1, odd_hidden=True)
-    head = ReplyHead(
-        id="x",
-        category="a",
-        prompt_tokens=1,
-        tokens=1,
-        emitted=1,
-        stop="limit",
-        rendered_sha256="a",
-    )
+    head = ReplyHead(id="x", category="a", prompt_tokens=1, tokens=1, emitted=1, stop="limit")
+    head = head.model_copy(update={"rendered_sha256": "a"})
     with TraceWriter(folder / "t.trace", server_header()) as writer:
         writer.append(blank_reply(head, known=True))
     entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
