@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 STANDINS = HERE / "engines" / "standins"
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
 
-# What a static build has in its executables; discovery reads the types of a stand-in so.
+# As a static build has them in its executables, where discovery reads them.
 STANDIN_TYPES = {
     "llama.cpp": "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq1_s iq1_m "
     "iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs q1_0 q2_0 tq1_0 tq2_0 mxfp4 nvfp4",

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 import pytest
@@ -106,7 +107,7 @@ def hostile_prompts(folder: Path) -> Path:
 def hostile_record(folder: Path) -> Path:
     path = folder / f"rec{NAME}.json"
     whole = records.record((ACTS, "Q4_K_M"), (4,))
-    texts: dict[str, str] = {"recipe": ACTS + LINE, "recipe_text": ACTS, "target": f"/m/{ACTS}"}
+    texts: dict[str, Any] = {"recipe": ACTS + LINE, "recipe_text": ACTS, "target": f"/m/{ACTS}"}
     pick = replace(whole.pick, sentence=ACTS + LINE)
     made = replace(whole, warnings=(ACTS + LINE,), pick=pick, command=("cook", ACTS), **texts)
     write_record(made, path)
