@@ -53,29 +53,28 @@ def use_everything(output: Output) -> None:
 NOTICES = "warning: odd\nhint: look\n"
 
 
-def test_human() -> None:
-    output = make()
+@pytest.mark.parametrize(
+    ("mode", "out", "err"),
+    [
+        (Mode.HUMAN, "data\nname  count\na         1\nbb        -\n", f"notice\n{NOTICES}"),
+        (Mode.JSON, '{\n  "answer": 42\n}\n', f"notice\n{NOTICES}"),
+        (Mode.QUIET, "data\na\t1\nbb\t-\n", NOTICES),
+    ],
+)
+def test_each_mode_says_what_is_its_own(mode: Mode, out: str, err: str) -> None:
+    output = make(mode)
     use_everything(output)
-    data = "data\nname  count\na         1\nbb        -\n"
-    assert texts(output) == (data, f"notice\n{NOTICES}")
+    assert texts(output) == (out, err)
 
 
-def test_json_is_one_document() -> None:
-    output = make(Mode.JSON)
-    use_everything(output)
-    out, err = texts(output)
-    assert json.loads(out) == {"answer": 42}
-    assert err == f"notice\n{NOTICES}"
+def test_json_is_one_document_and_quiet_has_no_progress() -> None:
+    output, quiet = make(Mode.JSON), make(Mode.QUIET)
+    output.emit({})
     with pytest.raises(InternalError, match="two JSON documents"):
         output.emit({})
-
-
-def test_quiet() -> None:
-    output = make(Mode.QUIET)
-    use_everything(output)
-    with output.progress(3, "work") as progress:
+    with quiet.progress(3, "work") as progress:
         progress.state("half")
-    assert texts(output) == ("data\na\t1\nbb\t-\n", NOTICES)
+    assert texts(quiet) == ("", "")
 
 
 def test_progress_without_a_terminal_is_a_line_a_change() -> None:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,8 @@ from cook.graph.store import Store
 from cook.record.record import Candidate, Record, write_record
 from cook.report.commands import MEASURING, deployed
 from cook.service import Service, read_or_make_key, serve, service_of, shell_text, systemd_unit
+from tests.attacks.builds import wait_until
+from tests.clusters import children
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 from tests.stored import stored
 
@@ -290,7 +291,7 @@ def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
         assert read[0] > 100 > read[2]
     assert status == 0
     assert servers
-    assert not any(alive(pid) for pid in servers)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 2, "one runs on")
     said = (tmp_path / "stderr").read_text()
     assert f"ready: {PICKED}, drafting" in said
     assert key not in said
@@ -315,18 +316,3 @@ def test_a_server_that_fails_passes_its_story_on(bundled: Any, tmp_path: Path) -
     assert done.returncode == 1
     assert "before it was ready" in done.stderr
     assert json.loads(done.stdout)["candidate"] == ALONE
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(n) for n in (task / "children").read_text().split()]
-    return found
-
-
-def alive(pid: int) -> bool:
-    for _ in range(20):
-        if not Path(f"/proc/{pid}").exists():
-            return False
-        time.sleep(0.1)
-    return True

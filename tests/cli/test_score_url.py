@@ -67,7 +67,6 @@ def test_the_key_from_a_file_or_none(cook: Any, asking: Any, url: str) -> None:
         ("--url", "file:///etc/passwd"),
         ("--url", f"http://me:{KEY}@127.0.0.1"),
         ("--url", "http://127.0.0.1:8080", "--target", "T.gguf"),
-        ("--url", "http://127.0.0.1:8080", "D.gguf"),
         ("--url", "http://127.0.0.1:8080", "--n-max", "4"),
     ],
 )
