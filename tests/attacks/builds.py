@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,10 @@ def _processes(home: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                cwd = str((entry / "cwd").readlink())
-                line = (
-                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-            except OSError:
-                continue
-            if home in line or cwd.startswith(home):
-                found.append(line)
+            with suppress(OSError):
+                cwd, line = str((entry / "cwd").readlink()), (entry / "cmdline").read_bytes()
+                if cwd.startswith(home) or home.encode() in line:
+                    found.append(line.decode(errors="replace"))
     return found
 
 
