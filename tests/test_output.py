@@ -179,6 +179,17 @@ def test_color_only_on_a_terminal_without_no_color(
     assert texts(terminal)[1] == colored + "error: bad\nhint: mend\n"
 
 
+class Gone(io.StringIO):
+    """A pipe whose reader has left."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_left_stops_nothing() -> None:
+    use_everything(Output(Mode.HUMAN, Gone(), Gone()))
+
+
 def test_a_real_pipe_that_closes_leaves_no_trace() -> None:
     code = "import cook.output; o = cook.output.Output(); [o.data('x' * 80) for _ in range(20000)]"
     command = f"{sys.executable} -c \"{code}; o.say('went on')\" | head -1"
