@@ -75,6 +75,7 @@ def test_figures_by_category_with_their_totals(fake: Any) -> None:
     assert whole.acceptance.value == 80 / 150
     assert whole.acceptance.low is None, "four requests are too few for an interval"
     assert whole.decode.value == pytest.approx(40.0)
+    assert whole.end_to_end is not None
     assert (whole.requests, whole.drafting) == (4, 4)
 
 
