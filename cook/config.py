@@ -12,16 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from cook.documents.spec import Spec, TextLine, fault
 from cook.errors import ConfigError, InputError
 from cook.paths import config_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def _not_bundled(name: str) -> str:

@@ -103,6 +103,11 @@ def report_trace(path: Path) -> TraceReport:
             entropy.append(bits)
             stored.append(shares)
     heads = trace.heads
+    categories = []
+    for name in dict.fromkeys(head.category for head in heads):
+        own = [head for head in heads if head.category == name]
+        prompts, written = sum(h.prompt_tokens for h in own), sum(h.emitted for h in own)
+        categories.append(CategoryCount(name, len(own), prompts, written, holes[name]))
     tokens = sum(head.emitted for head in heads)
     confident = _spread(certain)
     file_bytes = path.stat().st_size
@@ -118,7 +123,7 @@ def report_trace(path: Path) -> TraceReport:
         beyond=sum(head.tokens - head.emitted for head in heads),
         holes=holes.total(),
         stops=dict(Counter(head.stop for head in heads)),
-        categories=tuple(_categories(trace, holes)),
+        categories=tuple(categories),
         entropy=_spread(entropy),
         margin=_spread(margin),
         stored=_spread(stored),
@@ -145,15 +150,6 @@ def _spread(columns: list[npt.NDArray[Any]]) -> Quantiles | None:
         return None
     quantiles = np.quantile(values, QUANTILES)
     return Quantiles(float(values.mean()), tuple(float(q) for q in quantiles))
-
-
-def _categories(trace: TraceFile, holes: Counter[str]) -> list[CategoryCount]:
-    found = []
-    for name in dict.fromkeys(head.category for head in trace.heads):
-        heads = [head for head in trace.heads if head.category == name]
-        prompts, tokens = sum(h.prompt_tokens for h in heads), sum(h.emitted for h in heads)
-        found.append(CategoryCount(name, len(heads), prompts, tokens, holes[name]))
-    return found
 
 
 @dataclass(frozen=True)
@@ -233,7 +229,14 @@ def inspect(
     if path.is_dir():
         raise InputError(f"{path} is a folder", hint="name the file; of a split model, any shard")
     if path.suffix == ".tsv":
-        return _tensor_list(path)
+        tensors = read_tensor_list(path)
+        return ModelReport(
+            kind="tensor list",
+            path=path,
+            total=_share("total", tensors),
+            by_type=_types(tensors),
+            by_group=_groups(tensors, "", None, None),
+        )
     if path.suffix == ".gguf" or is_gguf(path):
         file = read_gguf(path)
         is_imatrix = file.metadata.get("general.type") == IMATRIX_TYPE
@@ -280,17 +283,6 @@ def _model(file: GgufFile) -> ModelReport:
         by_type=_types(file.tensors),
         by_group=groups,
         active=active_bytes(file),
-    )
-
-
-def _tensor_list(path: Path) -> ModelReport:
-    tensors = read_tensor_list(path)
-    return ModelReport(
-        kind="tensor list",
-        path=path,
-        total=_share("total", tensors),
-        by_type=_types(tensors),
-        by_group=_groups(tensors, "", None, None),
     )
 
 

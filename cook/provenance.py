@@ -57,6 +57,8 @@ class HubOrigin:
 @lru_cache(maxsize=1)
 def machine() -> Machine:
     """This machine, as the operating system describes it."""
+    # NVIDIA devices as the driver lists them; other makers' devices are not listed yet.
+    devices = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return Machine(
         processor=_stated(Path("/proc/cpuinfo"), "model name")
         or platform.processor()
@@ -64,7 +66,7 @@ def machine() -> Machine:
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}",
-        accelerators=_accelerators(),
+        accelerators=tuple(name for file in devices if (name := _stated(file, "Model"))),
     )
 
 
@@ -92,9 +94,3 @@ def _stated(path: Path, name: str) -> str | None:
             if key.strip() == name:
                 return value.strip()
     return None
-
-
-def _accelerators() -> tuple[str, ...]:
-    """NVIDIA devices as the driver lists them; other makers' devices are not listed yet."""
-    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    return tuple(name for file in files if (name := _stated(file, "Model")))

@@ -89,7 +89,11 @@ def score_url(
     rendered = [
         (p, remote.apply_template(p.messages) if chat else p.untemplated) for p in prompts.prompts
     ]
-    fitting = [(p, text) for p, text in rendered if _fits(remote, facts, text, max_tokens)]
+    fitting = [
+        (p, text)
+        for p, text in rendered
+        if len(remote.tokenize(text, add_special=True)) + max_tokens <= facts.context
+    ]
     if not fitting:
         raise InputError(
             f"no prompt fits the context of {remote.url}: {facts.context} tokens",
@@ -172,10 +176,6 @@ def _ask(remote: Remote, text: str, n_predict: int, sampling: Sampling) -> Compl
             "stream": False,
         }
     )
-
-
-def _fits(remote: Remote, facts: ServerFacts, text: str, max_tokens: int) -> bool:
-    return len(remote.tokenize(text, add_special=True)) + max_tokens <= facts.context
 
 
 def _busy(remote: Remote) -> list[str]:

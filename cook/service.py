@@ -132,7 +132,7 @@ def service_of(
         candidate=chosen.name,
         host=host,
         port=port or free_port(),
-        key_file=(key_file or default_key_file()).expanduser().absolute(),
+        key_file=(key_file or cook_home() / "serve.key").expanduser().absolute(),
         notes=tuple(notes),
     )
 
@@ -148,7 +148,15 @@ def serve(
     ``on_ready`` is called once it answers and, with a draft, drafts. InputError for a port that
     is taken and a key file that is none; else raises as :class:`cook.engines.server.Server`.
     """
-    _require_free(service.host, service.port)
+    family = socket.AF_INET6 if ":" in service.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As llama-server binds: a port that waits out its last connection is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((service.host, service.port))
+        except OSError as error:
+            message = f"{service.host}:{service.port}: {error.strerror or error}"
+            raise InputError(message, hint="another --port; 0 is any") from None
     key = read_or_make_key(service.key_file)
     server = Server(
         service.engine,
@@ -167,24 +175,30 @@ def serve(
             return server.stop()
 
 
-def default_key_file() -> Path:
-    """Where cook keeps the key of the servers that it starts for the user."""
-    return cook_home() / "serve.key"
-
-
 def read_or_make_key(path: Path) -> str:
     """The key in ``path``; a new one, readable by its owner only, where there is no such file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return _read_key(path)
+        pass
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    key = secrets.token_hex(24)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(key + "\n")
-    return key
+    else:
+        key = secrets.token_hex(24)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key + "\n")
+        return key
+    try:
+        mode = path.stat().st_mode
+        text = path.open("rb").read(MAX_KEY_BYTES + 1).decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    if not text or len(text) > MAX_KEY_BYTES or not text.isascii() or not text.isprintable():
+        raise InputError(f"{path}: holds no key", hint="one line with the key and nothing else")
+    if mode & 0o077:
+        raise InputError(f"{path}: others may read this key", hint=f"chmod 600 {path}")
+    return text
 
 
 def shell_text(service: Service) -> str:
@@ -346,31 +360,6 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
         if recorded is not None and digest(shard) != f"sha256:{recorded}":
             raise InputError(f"{role} {shard}: has other content than was scored", hint=MEND)
     return path
-
-
-def _require_free(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As llama-server binds: a port that waits out its last connection is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            message = error.strerror or str(error)
-            raise InputError(f"{host}:{port}: {message}", hint="another --port; 0 is any") from None
-
-
-def _read_key(path: Path) -> str:
-    try:
-        mode = path.stat().st_mode
-        text = path.open("rb").read(MAX_KEY_BYTES + 1).decode("utf-8", "replace").strip()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    if not text or len(text) > MAX_KEY_BYTES or not text.isascii() or not text.isprintable():
-        raise InputError(f"{path}: holds no key", hint="one line with the key and nothing else")
-    if mode & 0o077:
-        raise InputError(f"{path}: others may read this key", hint=f"chmod 600 {path}")
-    return text
 
 
 def _unit_word(word: str) -> str:

@@ -29,11 +29,11 @@ class _State:
 @contextmanager
 def end_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end cook as Ctrl-C does, with children stopped; the second one kills."""
-    told_before = sys.unraisablehook
+    hook_before = sys.unraisablehook
 
     def dropped(what: UnraisableHookArgs) -> None:
         if not isinstance(what.exc_value, KeyboardInterrupt):
-            told_before(what)
+            hook_before(what)
 
     handlers = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -45,7 +45,7 @@ def end_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = told_before
+        sys.unraisablehook = hook_before
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
         _State.came = False

@@ -82,12 +82,6 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _least(cells: Sequence[str]) -> int:
-    """Width of the widest word in a column of text."""
-    lines = (line for cell in cells for line in wrapped(cell, 0, HANGING))
-    return max(map(width_of, lines), default=0)
-
-
 def _fitted(rows: Rows, columns: Sequence[Column], width: int) -> list[int] | None:
     """Widths that add up to at most ``width``; None where no word may be left whole then."""
     least, widths = [], []
@@ -95,7 +89,9 @@ def _fitted(rows: Rows, columns: Sequence[Column], width: int) -> list[int] | No
         title = max(width_of(word) for word in column.title.split(" "))
         cells = [row[i] for row in rows]
         whole = max((width_of(cell) for cell in cells), default=0)
-        least.append(max(title, _least(cells) if column.align == "left" else whole))
+        words = (word for cell in cells for word in wrapped(cell, 0, HANGING))
+        word = max(map(width_of, words), default=0)
+        least.append(max(title, word if column.align == "left" else whole))
         widths.append(max(title, whole))
     while _total(widths) > width:
         room = [w - few for w, few in zip(widths, least, strict=True)]

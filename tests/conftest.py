@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 STANDINS = HERE / "engines" / "standins"
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
 
-# What a static build has in its executables; discovery reads the types of a stand-in so.
+# As a static build has them in its executables, where discovery reads them.
 STANDIN_TYPES = {
     "llama.cpp": "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq1_s iq1_m "
     "iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs q1_0 q2_0 tq1_0 tq2_0 mxfp4 nvfp4",
@@ -199,13 +199,11 @@ def standin_engine(
         from cook.engines.ik_llama_cpp import IkLlamaCpp
         from cook.engines.llama_cpp import LlamaCpp
 
-        planned = list(faults or ())
-        if fault is not None:
-            planned.append({"tool": tool, "fault": fault, "when": when})
+        planned = [] if fault is None else [{"tool": tool, "fault": fault, "when": when}]
         plan = {
             "real": str(real) if real is not None else None,
             "other_model": str(tiny_draft),
-            "faults": planned,
+            "faults": [*(faults or ()), *planned],
         }
         directory = tmp_path / name / "bin"
         _write_standins(directory, flavour, plan)
@@ -231,14 +229,9 @@ def _discover_or_skip(spec: str, home: Path, mend: str) -> Any:
     from cook.engines.discover import discover
     from cook.errors import PrerequisiteError
 
-    before = os.environ.get("COOK_HOME")
-    os.environ["COOK_HOME"] = str(home)
-    try:
-        return discover(spec)
-    except PrerequisiteError as error:
-        pytest.skip(f"SKIPPED LOUDLY: {error.message}: {mend}")
-    finally:
-        if before is None:
-            del os.environ["COOK_HOME"]
-        else:
-            os.environ["COOK_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COOK_HOME", str(home))
+        try:
+            return discover(spec)
+        except PrerequisiteError as error:
+            pytest.skip(f"SKIPPED LOUDLY: {error.message}: {mend}")

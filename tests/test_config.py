@@ -33,13 +33,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_no_file_says_nothing(file: Path) -> None:
+def test_what_it_says(file: Path) -> None:
     assert config.load() == config.Config(file)
     config.apply()
     assert config.origin_of("COOK_THREADS") is None
-
-
-def test_what_it_says(file: Path) -> None:
     file.write_text(GOOD)
     found = config.load()
     assert found.home == Path.home() / "cook"
@@ -82,21 +79,16 @@ def test_the_environment_wins_and_sources_are_known(
         ("[engins]\nik = 'x'\n", ["1:1: error: unknown key `engins`"]),
         ("home = ", ["1:8: error: not TOML: Invalid value"]),
         ("a = 1\na = 2\n", ["2:6: error: not TOML: Cannot overwrite a value"]),
+        ("home = 'x'\nthreads = \udcff\n", ["2:11: error: not UTF-8: byte 0xff"]),
     ],
 )  # fmt: skip
 def test_every_fault_has_its_place(file: Path, text: str, problems: list[str]) -> None:
-    file.write_text(text)
+    file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError) as caught:
         config.load()
     found = [str(p).splitlines()[0].removeprefix(f"{file}:") for p in caught.value.problems]
     assert found == problems
     assert caught.value.exit_code == 2
-
-
-def test_a_file_that_is_no_text(file: Path) -> None:
-    file.write_bytes(b"home = 'x'\nthreads = \xff\n")
-    with pytest.raises(ConfigError, match=r":2:11: error: not UTF-8"):
-        config.load()
 
 
 @given(st.text(max_size=80))

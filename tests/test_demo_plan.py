@@ -27,6 +27,7 @@ def test_the_demos_plan_is_what_it_was(
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     assert main(["plan", "demo", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert main(["plan", "demo", "--check", "--quiet"]) == 1
     steps = [*document["steps"], *document["later_steps"]]
     assert all(len(step.pop("key")) == 64 for step in steps)
     # How long it takes is this machine's, too; that it is known of every step is not.

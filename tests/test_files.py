@@ -26,13 +26,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settled(path: Path, content: bytes) -> Path:
     """``path`` with ``content``, and old enough to be remembered."""
     path.write_bytes(content)
-    wait_until_settled(path)
-    return path
-
-
-def wait_until_settled(path: Path) -> None:
     while not files.identity(path).settled(time.time()):
         time.sleep(0.05)
+    return path
 
 
 def sha256(content: bytes) -> str:
@@ -40,45 +36,45 @@ def sha256(content: bytes) -> str:
 
 
 @pytest.fixture
-def _soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that was hashed and is remembered, as others soon are."""
     monkeypatch.setattr(files, "SETTLED_S", 0.1)
-
-
-@pytest.mark.usefixtures("_soon_settled")
-def test_second_look_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = settled(tmp_path / "a", b"model")
     assert files.digest(file) == sha256(b"model")
+    return file
+
+
+@pytest.fixture
+def memo(known: Path) -> Path:
+    """Where that file's digest is noted."""
+    (found,) = memos()
+    return found
+
+
+def memos() -> list[Path]:
+    return [*(Path(os.environ["COOK_HOME"]) / "cache" / "digests").iterdir()]
+
+
+def test_second_look_reads_nothing(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "file_sha256", refuse)
-    assert files.digest(file) == sha256(b"model")
-    assert files.remembered_digest(file) == sha256(b"model")
+    assert files.digest(known) == sha256(b"model")
+    assert files.remembered_digest(known) == sha256(b"model")
 
 
 def refuse(path: Path) -> str:
     raise AssertionError(f"{path} was read")
 
 
-@pytest.mark.usefixtures("_soon_settled")
-def test_changed_file_is_hashed_again(tmp_path: Path) -> None:
-    file = settled(tmp_path / "a", b"model")
-    assert files.digest(file) == sha256(b"model")
-    file.write_bytes(b"MODEL")
-    os.utime(file, ns=(1, 1))
-    assert files.digest(file) == sha256(b"MODEL")
-
-
-@pytest.mark.usefixtures("_soon_settled")
-def test_change_in_place_with_size_and_time_kept_is_seen(tmp_path: Path) -> None:
+def test_change_in_place_with_size_and_time_kept_is_seen(known: Path) -> None:
     """What rsync --inplace -t and a restored backup do."""
-    file = settled(tmp_path / "a", b"yesterday")
-    stat = file.stat()
-    assert files.digest(file) == sha256(b"yesterday")
-    with file.open("r+b") as stream:
-        stream.write(b"todaytoda")
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    after = file.stat()
+    stat = known.stat()
+    with known.open("r+b") as stream:
+        stream.write(b"MODEL")
+    os.utime(known, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    after = known.stat()
     assert (after.st_ino, after.st_size) == (stat.st_ino, stat.st_size)
     assert after.st_mtime_ns == stat.st_mtime_ns
-    assert files.digest(file) == sha256(b"todaytoda")
+    assert files.digest(known) == sha256(b"MODEL")
 
 
 def test_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
@@ -114,35 +110,28 @@ def test_what_changed_a_moment_ago_is_not_remembered(
     file.write_bytes(b"model")
     assert files.digest(file) == sha256(b"model")
     assert files.remembered_digest(file) is None
-    monkeypatch.setattr(files, "SETTLED_S", 0.1)
-    wait_until_settled(file)
-    files.digest(file)
-    assert files.remembered_digest(file) == sha256(b"model")
 
 
-@pytest.mark.usefixtures("_soon_settled")
 def test_nothing_from_before_is_believed_after_forgetting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known: Path, memo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever an older cook wrote of when: the clock may have been set back since."""
     monkeypatch.setattr(files, "_own", None)
-    file = settled(tmp_path / "a", b"model")
-    (memo,) = memos_after(files.digest, file)
     noted = json.loads(memo.read_text())
     memo.write_text(json.dumps({**noted, "digest": sha256(b"rotten"), "noted_ns": 1 << 62}))
-    assert files.digest(file) == sha256(b"rotten")
+    assert files.digest(known) == sha256(b"rotten")
     files.distrust_older_digests()
-    assert files.digest(file) == sha256(b"model")
+    assert files.digest(known) == sha256(b"model")
     monkeypatch.setattr(files, "file_sha256", refuse)
-    assert files.digest(file) == sha256(b"model")
+    assert files.digest(known) == sha256(b"model")
 
 
-@pytest.mark.usefixtures("_soon_settled")
 @pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
 def test_a_clock_that_jumps_makes_no_digest_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
     """What is written later than it is now may change again at that time: it is not remembered."""
+    monkeypatch.setattr(files, "SETTLED_S", 0.1)
     file = settled(tmp_path / "a", b"model")
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + jump_s)
@@ -152,45 +141,27 @@ def test_a_clock_that_jumps_makes_no_digest_wrong(
     assert files.digest(file) == sha256(b"other")
 
 
-def memos_after(call: object, path: Path) -> list[Path]:
-    assert callable(call)
-    call(path)
-    return sorted((Path(os.environ["COOK_HOME"]) / "cache" / "digests").iterdir())
-
-
-@pytest.mark.usefixtures("_soon_settled")
-def test_damaged_memory_is_no_memory(tmp_path: Path) -> None:
-    file = settled(tmp_path / "a", b"model")
-    (memo,) = memos_after(files.digest, file)
+def test_damaged_memory_is_no_memory(known: Path, memo: Path) -> None:
     for damaged in (b"", b"[]", b'{"digest": 1}', b"\xff"):
         memo.write_bytes(damaged)
-        assert files.digest(file) == sha256(b"model")
-
-
-@pytest.mark.usefixtures("_soon_settled")
-def test_pipe_in_the_place_of_a_memory_is_not_waited_for(tmp_path: Path) -> None:
-    file = settled(tmp_path / "a", b"model")
-    (memo,) = memos_after(files.digest, file)
+        assert files.digest(known) == sha256(b"model")
     memo.unlink()
-    os.mkfifo(memo)
-    assert files.digest(file) == sha256(b"model")
+    os.mkfifo(memo)  # which is not waited for
+    assert files.digest(known) == sha256(b"model")
 
 
-@pytest.mark.usefixtures("_soon_settled")
-def test_all_memories_are_hashed_again_and_stale_ones_dropped(tmp_path: Path) -> None:
-    good = settled(tmp_path / "good", b"good")
-    wrong = settled(tmp_path / "wrong", b"right")
-    gone = settled(tmp_path / "gone", b"gone")
-    for file in (good, wrong, gone):
-        files.digest(file)
+def test_all_memories_are_hashed_again_and_stale_ones_dropped(known: Path) -> None:
+    wrong = settled(known.with_name("wrong"), b"right")
+    gone = settled(known.with_name("gone"), b"gone")
+    files.hash_files([wrong, gone])
     files.remember(wrong, sha256(b"wrong"))
     gone.unlink()
     assert list(files.verify_memory()) == [
         files.WrongMemory(wrong, remembered=sha256(b"wrong"), found=sha256(b"right"))
     ]
-    assert files.remembered_digest(good) == sha256(b"good")
+    assert files.remembered_digest(known) == sha256(b"model")
     assert files.remembered_digest(wrong) is None
-    assert len(memos_after(files.digest, good)) == 1
+    assert len(memos()) == 1
 
 
 def test_many_files_are_hashed_side_by_side_in_their_order(tmp_path: Path) -> None:
@@ -265,18 +236,17 @@ def test_a_range_is_appended(
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [("short", "ends at byte 3, expected 9"), ("absent", "cannot be read: No such file")],
 )
-def test_a_range_that_is_not_there_is_told(tmp_path: Path, path: str, told: str) -> None:
+def test_a_range_that_is_not_there(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "short").write_bytes(b"abc")
-    with (tmp_path / "out").open("wb") as out, pytest.raises(InputError, match=told):
+    with (tmp_path / "out").open("wb") as out, pytest.raises(InputError, match=message):
         FileRange(tmp_path / path, 1, 8).append_to(out)
 
 
-def test_a_block_that_the_disk_does_not_give_is_told(tmp_path: Path) -> None:
+def test_a_block_that_the_disk_does_not_give(tmp_path: Path) -> None:
     """Of a process's memory nothing can be read where nothing is mapped: the same error."""
-    with (tmp_path / "out").open("wb") as out:
-        told = "cannot be read at byte 4096: Input/output error"
-        with pytest.raises(InputError, match=told):
-            FileRange(Path("/proc/self/mem"), 4096, 8).append_to(out)
+    message = "cannot be read at byte 4096: Input/output error"
+    with (tmp_path / "out").open("wb") as out, pytest.raises(InputError, match=message):
+        FileRange(Path("/proc/self/mem"), 4096, 8).append_to(out)

@@ -16,9 +16,9 @@ from cook.engines.server_api import Remote
 from cook.errors import CookError, InputError, StepError
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select
-from cook.score_url import score_url
+from cook.score_url import UrlScore, score_url
 from cook.steps.live import WARM_UP
-from tests.http_server import serving
+from tests.attacks.servers import liar
 
 ML = {
     "build_info": "b1-abc",
@@ -45,26 +45,19 @@ def fake() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
 
             def completion(payload: Any) -> Any:
                 asked.append(payload)
-                told = timings(len(asked)) if callable(timings) else timings
-                answer = {"content": "x", "timings": told, "stop_type": "limit"}
+                times = timings(len(asked)) if callable(timings) else timings
+                answer = {"content": "x", "timings": times, "stop_type": "limit"}
                 return answer | {"generation_settings": settings}
 
-            answers = {
-                "/props": props,
-                "/slots": slots,
-                "/tokenize": lambda payload: {"tokens": list(range(len(payload["content"])))},
-                "/completion": completion,
-            }
-            return stack.enter_context(serving(answers)).url, asked
+            answers = {"/props": props, "/slots": slots, "/completion": completion}
+            return stack.enter_context(liar(answers)).url, asked
 
         yield start
 
 
 def timings(drafted: int | None, accepted: int | None, n: int = 41, ms: float = 1000.0) -> Any:
-    told: dict[str, Any] = {"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": n, "predicted_ms": ms}
-    if drafted is not None:
-        told |= {"draft_n": drafted, "draft_n_accepted": accepted}
-    return told
+    drafts = {} if drafted is None else {"draft_n": drafted, "draft_n_accepted": accepted}
+    return {"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": n, "predicted_ms": ms, **drafts}
 
 
 def test_figures_by_category_with_their_totals(fake: Any) -> None:
@@ -82,46 +75,47 @@ def test_figures_by_category_with_their_totals(fake: Any) -> None:
     assert whole.acceptance.value == 80 / 150
     assert whole.acceptance.low is None, "four requests are too few for an interval"
     assert whole.decode.value == pytest.approx(40.0)
+    assert whole.end_to_end is not None
     assert (whole.requests, whole.drafting) == (4, 4)
 
 
+def scored(server: tuple[str, Any], *texts: str) -> UrlScore:
+    with Remote(server[0]) as remote:
+        return score_url(remote, prompts(*texts))
+
+
 def test_a_server_that_drafts_nothing(fake: Any) -> None:
-    url, _ = fake(ML, timings(None, None))
-    with Remote(url) as remote:
-        score = score_url(remote, prompts("one", "two"))
+    score = scored(fake(ML, timings(None, None)), "one", "two")
     assert score.total.acceptance is None
     assert score.total.decode is not None
     assert "drafted nothing" in score.warnings[0]
 
 
 def test_ik_and_repeated_prompts(fake: Any) -> None:
-    url, _ = fake(IK, timings(40, 30))
-    with Remote(url) as remote:
-        score = score_url(remote, prompts("one", "one more"))
-        assert "p1 repeats or continues" in score.warnings[0]
-        assert score_url(remote, prompts("one", "two")).warnings == ()
-        assert "others ask it" in score_url(remote, prompts("one")).warnings[0]
+    server = fake(IK, timings(40, 30))
+    score = scored(server, "one", "one more")
+    assert "p1 repeats or continues" in score.warnings[0]
+    assert scored(server, "one", "two").warnings == ()
+    assert "others ask it" in scored(server, "one").warnings[0]
     assert score.flavour == "ik_llama.cpp"
 
 
 def test_prompts_too_long_for_the_server_are_left_out(fake: Any) -> None:
     url, asked = fake(ML, timings(4, 3))
-    with Remote(url) as remote:
-        score = score_url(remote, prompts("one", "x" * 500, "two"))
-        with pytest.raises(InputError, match="no prompt fits"):
-            score_url(remote, prompts("x" * 500))
+    score = scored((url, asked), "one", "x" * 500, "two")
+    with pytest.raises(InputError, match="no prompt fits"):
+        scored((url, asked), "x" * 500)
     assert "1 of 3 prompts left out" in score.warnings[0]
     assert [a["prompt"] for a in asked] == [WARM_UP, "one", "two"]
 
 
-def test_a_busy_server_is_told(fake: Any) -> None:
-    url, _ = fake(ML, timings(4, 3), slots=[{"id": 0, "is_processing": True}])
-    with Remote(url) as remote:
-        assert "is serving other requests" in score_url(remote, prompts("one", "two")).warnings[0]
+def test_a_busy_server_is_named(fake: Any) -> None:
+    server = fake(ML, timings(4, 3), slots=[{"id": 0, "is_processing": True}])
+    assert "is serving other requests" in scored(server, "one", "two").warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("props", "told", "kind"),
+    ("props", "times", "kind"),
     [
         (None, timings(4, 3), InputError),
         ({"default_generation_settings": {}}, timings(4, 3), StepError),
@@ -131,10 +125,9 @@ def test_a_busy_server_is_told(fake: Any) -> None:
         (ML, timings(4, 3, ms=-1.0), StepError),
     ],
 )
-def test_what_cannot_be_scored(fake: Any, props: Any, told: Any, kind: type[CookError]) -> None:
-    url, _ = fake(props, told)
-    with Remote(url) as remote, pytest.raises(kind):
-        score_url(remote, prompts("one", "two"))
+def test_what_cannot_be_scored(fake: Any, props: Any, times: Any, kind: type[CookError]) -> None:
+    with pytest.raises(kind):
+        scored(fake(props, times), "one", "two")
 
 
 def test_a_real_server_with_a_draft(engine: Any, tmp_path: Path) -> None:
@@ -158,23 +151,19 @@ def test_a_real_server_with_a_draft(engine: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "drafted", "told"),
+    ("kinds", "drafted", "warning"),
     [
         ("ngram-mod", 0, "by ngram-mod: no figure here is a draft model's alone"),
         ("ngram-mod,draft-simple", 9, "by ngram-mod: no figure here is a draft model's alone"),
         ("draft-simple", 0, "the server drafted nothing, though it speculates by draft-simple"),
-        ("draft-simple", 9, None),
+        ("draft-simple", 9, ""),
     ],
 )
 def test_a_server_s_kinds_of_speculation_are_named(
-    fake: Any, kinds: str, drafted: int, told: str | None
+    fake: Any, kinds: str, drafted: int, warning: str
 ) -> None:
     counts = timings(drafted or None, drafted // 3)
-    url, _ = fake(ML, counts, settings={"speculative.types": kinds})
-    with Remote(url) as remote:
-        score = score_url(remote, prompts("a", "b"))
+    score = scored(fake(ML, counts, settings={"speculative.types": kinds}), "a", "b")
     assert score.speculators == tuple(kinds.split(","))
-    if told is None:
-        assert score.warnings == ()
-    else:
-        assert told in score.warnings[0]
+    assert bool(score.warnings) == bool(warning)
+    assert warning in "".join(score.warnings[:1])

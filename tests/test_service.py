@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +24,11 @@ from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 from cook.graph.store import Store
-from cook.record.record import Candidate, Record, read_record, write_record
+from cook.record.record import Candidate, Record, write_record
 from cook.report.commands import MEASURING, deployed
-from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
+from cook.service import Service, read_or_make_key, serve, service_of, shell_text, systemd_unit
+from tests.attacks.builds import wait_until
+from tests.clusters import children
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 from tests.stored import stored
 
@@ -41,12 +42,9 @@ def ml(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_
     return engine
 
 
-@pytest.fixture
-def ik(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    engine = standin_engine(name="ik", flavour="ik_llama.cpp")
-    monkeypatch.setenv("COOK_ENGINE_IK", str(engine.facts.bin_dir))
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    return engine
+def value(service: Service, option: str) -> str:
+    """What the command says after ``option``."""
+    return service.command[service.command.index(option) + 1]
 
 
 def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
@@ -54,71 +52,53 @@ def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
     words = service.command
     measured = ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
     assert words == deployed(measured)
-    assert set(measured) - set(words) == {word for words in MEASURING for word in words} - {
-        "0",
-        "4",
-    }
+    only_measuring = {word for words in MEASURING for word in words} - {"0", "4"}
+    assert set(measured) - set(words) == only_measuring
     assert len(measured) - len(words) == sum(map(len, MEASURING))
     assert str(DRAFT) in words
-    assert words[words.index("--spec-draft-n-max") + 1] == "4"
-    assert words[words.index("--ctx-size") + 1] == "512"
+    assert (value(service, "--spec-draft-n-max"), value(service, "--ctx-size")) == ("4", "512")
     assert "an" not in words
     assert any("another digest" not in n and "speed may differ" in n for n in service.notes)
 
 
 def with_flags(role: str, *words: str) -> Record:
     """A record whose pick is served with raw flags of a stranger's choice."""
-    scored = record("ml")
-    flags = ModelArgs(threads=1, extra=words)
-
-    def changed(chosen: Candidate) -> Candidate:
-        assert chosen.serving is not None
-        serving = chosen.serving
-        if role == "target":
-            return replace(chosen, serving=replace(serving, target_args=flags))
-        return replace(chosen, serving=replace(serving, draft_args=flags))
-
-    return replace(scored, candidates=tuple(map(changed, scored.candidates)))
+    flags: dict[str, Any] = {f"{role}_args": ModelArgs(threads=1, extra=words)}
+    return changed(record("ml"), lambda c: replace(c, serving=replace(c.serving, **flags)))
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
+def changed(scored: Record, how: Callable[[Any], Candidate]) -> Record:
+    """``scored`` with each of its candidates changed."""
+    return replace(scored, candidates=tuple(map(how, scored.candidates)))
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("role", "words"),
     [
-        ("--model-url", "http://x/y.gguf"),
-        ("--model_url", "http://x/y.gguf"),
-        ("-mu", "http://x/y.gguf"),
-        ("--model-url=http://x/y.gguf",),
-        ("--spec-draft-hf", "a/b"),
-        ("--poll", "--lora", "x.gguf"),
-        ("--host", "0.0.0.0"),
-        ("--tools", "all"),
-        ("x.gguf",),
+        ("target", "--model-url http://x/y.gguf"),
+        ("draft", "--model_url=http://x/y.gguf"),
+        ("target", "--poll --lora x.gguf"),
+        ("target", "--host 0.0.0.0"),
+        ("draft", "x.gguf"),
     ],
-    ids=lambda words: words[0],
 )
 def test_a_stranger_s_record_says_nothing_that_a_recipe_could_not(
-    ml: Any, role: str, words: tuple[str, ...]
+    ml: Any, role: str, words: str
 ) -> None:
     with pytest.raises(InputError, match="the record's flags of the " + role):
-        service_of(with_flags(role, *words))
+        service_of(with_flags(role, *words.split()))
 
 
 def test_the_record_s_own_command_is_never_run(ml: Any) -> None:
     hostile = ("/bin/sh", "-c", "touch /tmp/x", "--model-url", "http://x/y.gguf")
     scored = record("ml")
-    altered = replace(
-        scored, candidates=tuple(replace(c, command=hostile) for c in scored.candidates)
-    )
+    altered = changed(scored, lambda candidate: replace(candidate, command=hostile))
     assert service_of(altered, port=18080).command == service_of(scored, port=18080).command
 
 
-def test_harmless_flags_of_a_record_are_served(ml: Any) -> None:
+def test_harmless_flags_are_served_and_others_by_the_user_s_own_word(ml: Any) -> None:
     words = service_of(with_flags("target", "--numa", "isolate"), port=18080).command
     assert words[-2:] == ("--numa", "isolate")
-
-
-def test_the_user_s_own_word_lets_a_record_s_flags_through(ml: Any) -> None:
     hostile = with_flags("target", "--lora", "x.gguf")
     service = service_of(hostile, port=18080, unsafe_args=True)
     assert service.command[-2:] == ("--lora", "x.gguf")
@@ -133,9 +113,13 @@ def test_a_record_brings_no_engine_of_its_own(ml: Any) -> None:
             service_of(record(engine))
 
 
-def test_the_same_record_on_the_other_engine(ik: Any) -> None:
-    words = service_of(record("ml"), engine="ik", port=18080).command
-    assert words[words.index("--spec-type") + 1] == "draft:n_max=4,n_min=0,p_min=0"
+def test_the_same_record_on_the_other_engine(
+    ml: Any, standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = standin_engine(name="ik", flavour="ik_llama.cpp")
+    monkeypatch.setenv("COOK_ENGINE_IK", str(engine.facts.bin_dir))
+    service = service_of(record("ml"), engine="ik", port=18080)
+    assert value(service, "--spec-type") == "draft:n_max=4,n_min=0,p_min=0"
 
 
 def test_a_shell_runs_what_is_printed(ml: Any, tmp_path: Path) -> None:
@@ -173,10 +157,13 @@ def test_no_draft_was_picked(ml: Any, picked: str | None) -> None:
     assert str(DRAFT) not in service.command
 
 
-def test_another_candidate(ml: Any) -> None:
-    service = service_of(record("ml", picked=ALONE), candidate=PICKED, context=1024)
+def test_another_candidate_and_another_address(ml: Any) -> None:
+    asked: dict[str, Any] = {"candidate": PICKED, "context": 1024, "host": "::1", "port": 0}
+    service = service_of(record("ml", picked=ALONE), **asked)
     assert service.job.draft == DRAFT
     assert service.job.context == 1024
+    assert service.url == f"http://[::1]:{service.port}"
+    assert value(service, "--host") == "::1"
     with pytest.raises(InputError, match="no candidate 'x'"):
         service_of(record("ml"), candidate="x")
 
@@ -184,22 +171,14 @@ def test_another_candidate(ml: Any) -> None:
 def test_a_rival_is_served_without_a_file(ml: Any) -> None:
     made = record("ml", picked=ALONE)
     rival = NgramSettings(NgramType.MAP_K, size_n=8).of(Flavour.LLAMA_CPP)
-    told = (
-        replace(c, draft="ngram-map-k size_n=8", ngram=rival) if c.name == ALONE else c
-        for c in made.candidates
+    of_rival: dict[str, Any] = {"draft": "ngram-map-k size_n=8", "ngram": rival}
+    service = service_of(
+        changed(made, lambda c: replace(c, **(of_rival if c.name == ALONE else {})))
     )
-    service = service_of(replace(made, candidates=tuple(told)))
     assert (service.job.draft, service.job.ngram) == (None, rival)
-    words = service.command
-    assert words[words.index("--spec-type") + 1] == "ngram-map-k"
-    assert words[words.index("--spec-ngram-map-k-size-n") + 1] == "8"
+    assert value(service, "--spec-type") == "ngram-map-k"
+    assert value(service, "--spec-ngram-map-k-size-n") == "8"
     assert not service.notes or "served alone" not in service.notes[0]
-
-
-def test_another_address(ml: Any) -> None:
-    service = service_of(record("ml"), host="::1", port=0)
-    assert service.url == f"http://[::1]:{service.port}"
-    assert service.command[service.command.index("--host") + 1] == "::1"
 
 
 def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
@@ -220,33 +199,30 @@ def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("model",), ("model-00001-of-00002", "model-00002-of-00002")])
 def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
-    data, parts = DRAFT.read_bytes(), dict[str, bytes]()
-    for number, name in enumerate(names):
-        part = data[-1000:] if number else data[: len(data) - 1000 * (len(names) - 1)]
-        parts[f"{name}.gguf"] = part
-    kept = stored(Store(tmp_path / "store"), parts)
+    data = DRAFT.read_bytes()
+    cut = len(data) if len(names) == 1 else len(data) - 1000
+    parts = zip((f"{name}.gguf" for name in names), (data[:cut], data[cut:]), strict=False)
+    kept = stored(Store(tmp_path / "store"), dict(parts))
     first, last = (kept.file(f"{name}.gguf") for name in (names[0], names[-1]))
     made = record("ml", draft=first)
-    drafts = (replace(made.drafts[0], file_bytes=len(data)), *made.drafts[1:])
-    made = replace(made, drafts=drafts)
+    made = replace(made, drafts=(replace(made.drafts[0], file_bytes=len(data)), *made.drafts[1:]))
     assert service_of(made).job.draft == first
     with last.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
-        file.write(b"\xff" if DRAFT.read_bytes()[-1] != 255 else b"\x00")
+        file.write(bytes([data[-1] ^ 1]))
     with pytest.raises(InputError, match="has other content than was scored") as caught:
         service_of(made)
     assert "verify --mend" in (caught.value.hint or "")
 
 
 def test_records_with_nothing_to_serve(ml: Any) -> None:
+    scored = record("ml")
     with pytest.raises(InputError, match="scored nothing"):
-        service_of(replace(record("ml"), candidates=()))
-    bare = tuple(replace(c, serving=None) for c in record("ml").candidates)
+        service_of(replace(scored, candidates=()))
     with pytest.raises(InputError, match="does not say how"):
-        service_of(replace(record("ml"), candidates=bare))
-    pathless = replace(record("ml").drafts[0], path=None)
+        service_of(changed(scored, lambda candidate: replace(candidate, serving=None)))
     with pytest.raises(InputError, match="names no file"):
-        service_of(replace(record("ml"), drafts=(pathless,)))
+        service_of(replace(scored, drafts=(replace(scored.drafts[0], path=None),)))
 
 
 def test_the_key_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
@@ -264,11 +240,6 @@ def test_the_key_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
         read_or_make_key(path)
 
 
-def test_a_record_keeps_how_its_server_runs(tmp_path: Path) -> None:
-    write_record(record("ml"), tmp_path / "r.json")
-    assert read_record(tmp_path / "r.json") == record("ml")
-
-
 def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = service_of(record("ml"), port=taken.getsockname()[1])
@@ -281,8 +252,8 @@ def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
 def test_the_real_server_serves_drafts_and_stops(
     bundled: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
-    told = check_serving("bundled", tmp_path, number)
-    assert re.search(r"^\d+\.\d{2}\.\d{3}\.\d{3} I ", told, re.MULTILINE), "its log tells when"
+    said = check_serving("bundled", tmp_path, number)
+    assert re.search(r"^\d+\.\d{2}\.\d{3}\.\d{3} I ", said, re.MULTILINE), "its log has times"
 
 
 @pytest.mark.ik
@@ -294,27 +265,22 @@ def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
     """Serve, ask, and end by ``number``; what went to stderr."""
     import httpx
 
-    home = tmp_path / "home"
-    write_record(record(engine), home / "records" / "r.json")
-    env = {**os.environ, "COOK_HOME": str(home)}
-    argv = [sys.executable, "-m", "cook", "serve", "r", "--port", "0"]
+    home, argv, env = kept(record(engine), tmp_path)
     with (tmp_path / "stderr").open("wb") as stderr:
         cook = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         url = cook.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:"), (tmp_path / "stderr").read_text()
         key = (home / "serve.key").read_text().strip()
-        ask = {"prompt": "import os", "n_predict": 24, "temperature": 0, "ignore_eos": True}
         texts = ("def add(a, b):\n    return a + b\n" * 12, "import os\nimport sys\n" * 20)
-        open_ = httpx.post(f"{url}/completion", json=ask, timeout=60)
-        head = {"Authorization": f"Bearer {key}"}
-        answer = httpx.post(f"{url}/completion", json=ask, headers=head, timeout=60).json()
-        read = []
-        for text in (*texts, texts[0]):
-            asked = httpx.post(
-                f"{url}/completion", json={**ask, "prompt": text}, headers=head, timeout=60
-            )
-            read.append(asked.json()["timings"]["prompt_n"])
+
+        def ask(prompt: str, **head: str) -> Any:
+            body = {"prompt": prompt, "n_predict": 24, "temperature": 0, "ignore_eos": True}
+            return httpx.post(f"{url}/completion", json=body, headers=head, timeout=60)
+
+        open_, known = ask("import os"), {"Authorization": f"Bearer {key}"}
+        answer = ask("import os", **known).json()
+        read = [ask(t, **known).json()["timings"]["prompt_n"] for t in (*texts, texts[0])]
         servers = children(cook.pid)
     finally:
         cook.send_signal(number)
@@ -325,37 +291,28 @@ def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
         assert read[0] > 100 > read[2]
     assert status == 0
     assert servers
-    assert not any(alive(pid) for pid in servers)
-    told = (tmp_path / "stderr").read_text()
-    assert f"ready: {PICKED}, drafting" in told
-    assert key not in told
-    return told
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 2, "one runs on")
+    said = (tmp_path / "stderr").read_text()
+    assert f"ready: {PICKED}, drafting" in said
+    assert key not in said
+    return said
+
+
+def kept(made: Record, folder: Path) -> tuple[Path, list[str], dict[str, str]]:
+    """A home that has ``made`` alone; a command that serves it, and its environment."""
+    home = folder / "home"
+    write_record(made, home / "records" / "r.json")
+    argv = [sys.executable, "-m", "cook", "serve", "r", "--port", "0"]
+    return home, argv, {**os.environ, "COOK_HOME": str(home)}
 
 
 @pytest.mark.engine
 def test_a_server_that_fails_passes_its_story_on(bundled: Any, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
-    home = tmp_path / "home"
-    write_record(record("bundled", target=broken, picked=ALONE), home / "records" / "r.json")
-    env = {**os.environ, "COOK_HOME": str(home)}
-    argv = [sys.executable, "-m", "cook", "serve", "--port", "0", "--json"]
+    _, argv, env = kept(record("bundled", target=broken, picked=ALONE), tmp_path)
+    argv.append("--json")
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "before it was ready" in done.stderr
     assert json.loads(done.stdout)["candidate"] == ALONE
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(n) for n in (task / "children").read_text().split()]
-    return found
-
-
-def alive(pid: int) -> bool:
-    for _ in range(20):
-        if not Path(f"/proc/{pid}").exists():
-            return False
-        time.sleep(0.1)
-    return True

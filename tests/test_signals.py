@@ -14,14 +14,15 @@ from cook.signals import end_on_signals, require_going_on, signals_deferred
 
 @pytest.fixture(autouse=True)
 def listened(hangups: None) -> Iterator[None]:
-    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    hook = sys.unraisablehook
+    def state() -> list[object]:
+        names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        return [sys.unraisablehook, *map(signal.getsignal, names)]
+
+    before = state()
     with end_on_signals():
         yield
     require_going_on()
-    assert sys.unraisablehook is hook
-    after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    assert after == handlers
+    assert state() == before
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -51,31 +52,27 @@ def test_what_python_drops_is_remembered(capfd: pytest.CaptureFixture[str]) -> N
 
 class Faulty:
     def __del__(self) -> None:
-        raise ZeroDivisionError("told")
+        raise ZeroDivisionError("shown")
 
 
-def test_other_dropped_exceptions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
+def test_other_dropped_exceptions_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
     with end_on_signals():
         one = Faulty()
         del one
-    assert len(told) == 1
-
-
-def tidied(done: list[str]) -> None:
-    with signals_deferred():
-        with signals_deferred():
-            os.kill(os.getpid(), signal.SIGINT)
-            done.append("inner")
-        done.append("outer")
-    done.append("gone on")
+    assert len(shown) == 1
 
 
 def test_tidying_up_is_not_broken_off() -> None:
     done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        tidied(done)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with signals_deferred():
+            with signals_deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+                done.append("inner")
+            done.append("outer")
+        done.append("gone on")
     assert done == ["inner", "outer"]
 
 

@@ -18,51 +18,44 @@ def words(lines: list[str]) -> list[str]:
     return [word.strip(",") for line in lines for word in line.split()]
 
 
-def test_a_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
-    assert table(ROWS, COLUMNS) == [
-        "candidate                   size  end-to-end t/s",
-        "* Ling-IQ1_KT n_max=4  23.61 GiB            6.90",
-        "  no draft                     -            6.27",
-    ]
+WIDE = """\
+candidate                   size  end-to-end t/s
+* Ling-IQ1_KT n_max=4  23.61 GiB            6.90
+  no draft                     -            6.27"""
+TITLES_BROKEN = """\
+                                  end-to-end
+candidate                   size         t/s
+* Ling-IQ1_KT n_max=4  23.61 GiB        6.90
+  no draft                     -        6.27"""
+TEXT_BROKEN = """\
+                          end-to-end
+candidate           size         t/s
+* Ling-IQ1_KT  23.61 GiB        6.90
+    n_max=4
+  no draft             -        6.27"""
+FIRST_ALONE = """\
+candidate
+               end-to-end
+         size         t/s
+* Ling-IQ1_KT n_max=4
+    23.61 GiB        6.90
+  no draft
+            -        6.27"""
+LISTED = """\
+* Ling-IQ1_KT n_max=4
+    size 23.61 GiB,
+    end-to-end t/s 6.90
+  no draft
+    size -,
+    end-to-end t/s 6.27"""
 
 
-def test_titles_give_way_first() -> None:
-    assert table(ROWS, COLUMNS, 46) == [
-        "                                  end-to-end",
-        "candidate                   size         t/s",
-        "* Ling-IQ1_KT n_max=4  23.61 GiB        6.90",
-        "  no draft                     -        6.27",
-    ]
-
-
-def test_then_text_goes_over_lines_and_figures_never_do() -> None:
-    assert table(ROWS, COLUMNS, 36) == [
-        "                          end-to-end",
-        "candidate           size         t/s",
-        "* Ling-IQ1_KT  23.61 GiB        6.90",
-        "    n_max=4",
-        "  no draft             -        6.27",
-    ]
-
-
-def test_then_the_first_column_stands_alone() -> None:
-    assert table(ROWS, COLUMNS, 30) == [
-        "candidate",
-        "               end-to-end",
-        "         size         t/s",
-        "* Ling-IQ1_KT n_max=4",
-        "    23.61 GiB        6.90",
-        "  no draft",
-        "            -        6.27",
-    ]
-
-
-def test_at_last_a_row_is_a_list() -> None:
-    assert table(ROWS[:1], COLUMNS, 20) == [
-        "* Ling-IQ1_KT n_max=4",
-        "    size 23.61 GiB,",
-        "    end-to-end t/s 6.90",
-    ]
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [(None, WIDE), (46, TITLES_BROKEN), (36, TEXT_BROKEN), (30, FIRST_ALONE), (20, LISTED)],
+)
+def test_what_gives_way(width: int | None, lines: str) -> None:
+    assert "\n".join(table(ROWS, COLUMNS, width)) == lines
 
 
 @given(st.integers(1, 120))

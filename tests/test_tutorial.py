@@ -16,11 +16,14 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 
 
-def commands(page: str) -> list[str]:
-    """The lines of a page's ``sh`` blocks."""
+def blocks(page: str, language: str) -> list[str]:
+    """The texts of a page that are shown as of that language."""
     text = (DOCS / page).read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[str]:
+    return [line for block in blocks(page, "sh") for line in block.splitlines() if line.strip()]
 
 
 @pytest.fixture
@@ -89,9 +92,7 @@ def test_from_bash(shell: Any) -> None:
 def test_the_recipe_written_by_hand_is_what_the_import_says() -> None:
     from cook.recipe.load import parse_recipe, shipped_recipes
 
-    text = (DOCS / "from-bash.md").read_text()
-    block = re.search(r"^```yaml\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    (quant,) = parse_recipe(block.group(1), Path("mine.yaml")).quants
+    (quant,) = parse_recipe(blocks("from-bash.md", "yaml")[0], Path("mine.yaml")).quants
     shipped = parse_recipe(shipped_recipes()["ling-flash-iq1kt"].read_text(), Path("x.yaml"))
     theirs = next(q for q in shipped.quants if q.name == quant.name)
     # The shipped one inherits the experts' rule and overrides the rest.
@@ -102,33 +103,25 @@ def test_the_recipe_written_by_hand_is_what_the_import_says() -> None:
 
 
 def test_the_script_shown_is_the_script_shipped() -> None:
-    text = (DOCS / "from-bash.md").read_text()
-    shown = re.search(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     script = (ROOT / "tests" / "data" / "make-quant-IQ1_KT-PUFFED.sh").read_text()
-    rules = [line for line in shown.group(1).splitlines() if re.match(r"\S+=\w+$", line)]
+    shown = blocks("from-bash.md", "bash")[0].splitlines()
+    rules = [line for line in shown if re.match(r"\S+=\w+$", line)]
     assert rules == [line for line in script.splitlines() if re.match(r"[a-z]\S+=\w+$", line)]
     assert len(rules) == 10
 
 
 def test_configuration(shell: Any) -> None:
+    from cook.config import VARIABLES, ConfigSpec, load
+
     for line in commands("configuration.md"):
         shell(line)
-    from cook.config import VARIABLES, ConfigSpec
-
     text = (DOCS / "configuration.md").read_text()
     for key in (*(k for k in ConfigSpec.model_fields if k != "engines"), "engines.NAME"):
         assert f"| `{key}` |" in text
     for variable in VARIABLES.values():
         assert f"`{variable}`" in text
-
-
-def test_the_configuration_shown_is_sound(tmp_path: Path) -> None:
-    from cook.config import load
-
-    text = (DOCS / "configuration.md").read_text()
-    block = re.search(r"```toml\n(.*?)```", text, flags=re.DOTALL)
-    file = tmp_path / "config.toml"
-    file.write_text(block.group(1))
+    file = shell.directory / "config.toml"
+    file.write_text(blocks("configuration.md", "toml")[0])
     found = load(file)
     assert (found.threads, found.jobs) == (16, 2)
     assert found.engines is not None

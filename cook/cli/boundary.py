@@ -57,7 +57,7 @@ BUG_EXIT = 3
 
 
 def report(error: BaseException, arguments: list[str]) -> int:
-    """Tell ``error`` on stderr (and as JSON on stdout in json mode); the exit status."""
+    """Say ``error`` on stderr (and as JSON on stdout in json mode); the exit status."""
     output = current_output(arguments)
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
@@ -77,9 +77,23 @@ def report(error: BaseException, arguments: list[str]) -> int:
         output.error(message, usage_hint)
         _emit(output, "UsageError", message, usage_hint, USAGE_EXIT)
         return USAGE_EXIT
-    known = _as_cook_error(error, arguments)
-    if known is not None:
-        return _tell(known, output)
+    if (known := _as_cook_error(error, arguments)) is not None:
+        details: dict[str, object] = {}
+        if isinstance(known, RecipeError):
+            details["problems"] = [asdict(problem) for problem in known.problems]
+            for problem in known.problems:
+                output.say(str(problem))
+            count = sum(problem.severity == "error" for problem in known.problems)
+            output.error(f"{plural(count, 'error')} in the {known.what}", known.hint)
+        else:
+            output.error(known.message, known.hint)
+        if isinstance(known, StepError) and known.log is not None:
+            details["log"] = str(known.log)
+            output.say(f"log: {known.log}")
+        # Of its classes that of ``cook.errors``, which are what a program may rely on.
+        classes = (c for c in type(known).__mro__ if c.__module__ == CookError.__module__)
+        _emit(output, next(classes).__name__, known.message, known.hint, known.exit_code, **details)
+        return known.exit_code
     log = _write_traceback(error, arguments)
     message = f"this is a bug of cook: {type(error).__name__}: {error}"
     hint = f"please report it with {log}" if log else "please report it"
@@ -112,25 +126,6 @@ def _as_cook_error(error: BaseException, arguments: list[str]) -> CookError | No
     if isinstance(error, MemoryError):
         return PrerequisiteError("out of memory", hint=ENVIRONMENT[errno.ENOMEM][0])
     return None
-
-
-def _tell(error: CookError, output: Output) -> int:
-    details: dict[str, object] = {}
-    if isinstance(error, RecipeError):
-        details["problems"] = [asdict(problem) for problem in error.problems]
-        for problem in error.problems:
-            output.say(str(problem))
-        count = sum(problem.severity == "error" for problem in error.problems)
-        output.error(f"{plural(count, 'error')} in the {error.what}", error.hint)
-    else:
-        output.error(error.message, error.hint)
-    if isinstance(error, StepError) and error.log is not None:
-        details["log"] = str(error.log)
-        output.say(f"log: {error.log}")
-    # Of its classes that of ``cook.errors``, which are what a program may rely on.
-    classes = (c for c in type(error).__mro__ if c.__module__ == CookError.__module__)
-    _emit(output, next(classes).__name__, error.message, error.hint, error.exit_code, **details)
-    return error.exit_code
 
 
 def _emit(

@@ -20,7 +20,7 @@ from cook.engines.process.supervisor import ask
 from cook.errors import ConfigError, CookError
 from cook.formats.quant_types import Flavour
 from cook.output import Output
-from cook.paths import cook_home, demo_dir, package_dir
+from cook.paths import cook_home, demo_dir, free_bytes, package_dir
 
 LOW_DISK_BYTES = 20 << 30
 DEMO_MODELS = ("target-q8_0.gguf", "draft-f16.gguf")
@@ -170,8 +170,7 @@ def _other_engines() -> Iterator[Check]:
 
 def _disk() -> Check:
     home = cook_home()
-    existing = next(p for p in (home, *home.parents) if p.exists())
-    free = shutil.disk_usage(existing).free
+    free = free_bytes(home)
     detail = f"{home}: {units.size(free)} free"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from cook.cli import options as opt
 from cook.output import Mode, Output, plain, right
 
 if TYPE_CHECKING:
-    from cook.inspection import ImatrixReport, ModelReport, TensorShare, TraceReport
+    from cook.inspection import ImatrixReport, ModelReport, TraceReport
 
 
 def command(
@@ -64,6 +64,10 @@ def command(
 
 
 def _show_model(out: Output, report: ModelReport) -> None:
+    known, cache = report.cache, None
+    if report.kind == "model" and report.context:
+        state = ", recurrent state unknown" if known and known.state is None else ""
+        cache = f"{units.size(known.total)} in f16 at that context{state}" if known else "unknown"
     _facts(
         out,
         {
@@ -74,7 +78,7 @@ def _show_model(out: Output, report: ModelReport) -> None:
             "layers": report.layers,
             "experts": report.experts and f"{report.experts}, {report.experts_used} used",
             "context": report.context,
-            "KV cache": _cache(report),
+            "KV cache": cache,
             "vocabulary": report.vocabulary,
             "shards": report.shards if report.shards > 1 else None,
             "file size": units.size(report.file_bytes),
@@ -83,7 +87,15 @@ def _show_model(out: Output, report: ModelReport) -> None:
     )
     for title, shares in (("type", report.by_type), ("group", report.by_group)):
         out.data("")
-        rows = [_share(share, report.total, title) for share in (*shares, report.total)]
+        rows: list[tuple[object, ...]] = []
+        for share in (*shares, report.total):
+            part = None
+            if share.size_bytes is not None and report.total.size_bytes:
+                part = f"{100 * share.size_bytes / report.total.size_bytes:.1f} %"
+            types = ", ".join(share.types) if title == "group" and share is not report.total else ""
+            weights, bpw = units.count(share.elements), units.number(share.bpw, ".4f")
+            size = units.size(share.size_bytes)
+            rows.append((share.name, share.tensors, weights, bpw, size, part, types))
         titles = right("tensors", "weights", "bpw", "size", "share")
         out.table(rows, [title, *titles, "types" if title == "group" else ""])
     active = report.active
@@ -99,25 +111,6 @@ def _show_model(out: Output, report: ModelReport) -> None:
         ]
         rows.append(("total", units.size(active.read_bytes), "100.0 %"))
         out.table(rows, ["a token reads of", *right("bytes", "share")])
-
-
-def _cache(report: ModelReport) -> str | None:
-    if report.kind != "model" or not report.context:
-        return None
-    known = report.cache
-    if known is None:
-        return "unknown"
-    state = ", recurrent state unknown" if known.state is None else ""
-    return f"{units.size(known.total)} in f16 at that context{state}"
-
-
-def _share(share: TensorShare, total: TensorShare, title: str) -> tuple[object, ...]:
-    part = None
-    if share.size_bytes is not None and total.size_bytes:
-        part = f"{100 * share.size_bytes / total.size_bytes:.1f} %"
-    types = ", ".join(share.types) if title == "group" and share is not total else ""
-    bpw, weights = units.number(share.bpw, ".4f"), units.count(share.elements)
-    return (share.name, share.tensors, weights, bpw, units.size(share.size_bytes), part, types)
 
 
 def _show_imatrix(out: Output, report: ImatrixReport) -> None:

@@ -105,11 +105,21 @@ def main(arguments: list[str]) -> int:
 
 def build_app(only: str | None = None) -> typer.Typer:
     """The typer application; with ``only``, the other commands are mere names on its help page."""
-    app = _group("Find the best draft quantization for speculative decoding.", _root)
+
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print cook's version.", show_default=False)
+        ] = False,
+    ) -> None:
+        if version:
+            print(f"cook {__version__}")
+            raise typer.Exit
+
+    app = _group("Find the best draft quantization for speculative decoding.", root)
     app.info.epilog = _verbatim(EPILOG)
     for name, summary in COMMANDS.items():
         if only not in (None, name):
-            app.command(name, help=summary)(_unused)
+            app.command(name, help=summary)(lambda: None)
             continue
         module = import_module(f"cook.cli.{name}")
         if name not in MEMBERS:
@@ -125,20 +135,6 @@ def build_app(only: str | None = None) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
     app.command(name, help=_verbatim(inspect.getdoc(function)))(with_output(function))
-
-
-def _unused() -> None:
-    raise AssertionError("this command was not the one asked for")
-
-
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print cook's version.", show_default=False)
-    ] = False,
-) -> None:
-    if version:
-        print(f"cook {__version__}")
-        raise typer.Exit
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from cook.cli import options as opt
 from cook.output import Output, right
+from cook.paths import cook_home
+from cook.units import plural
 
 
 def command(
@@ -48,7 +50,7 @@ def command(
       cook report --search demo --html search.html --plots plots
     """
     from cook.errors import InputError
-    from cook.record.find import find_record, find_search
+    from cook.record.find import find_record, find_search, kept_records
     from cook.report.writing import printed, write_report
 
     if list_:
@@ -88,8 +90,10 @@ def command(
     if text is None or search:
         for one in written:
             out.data(str(one))
-    if text is None and not search:
-        _print_other_records(out, path)
+    if text is None and not search and path.parent == cook_home() / "records":
+        more = len(kept_records(path.stem)) - 1
+        if more > 0:
+            out.say(f"{plural(more, 'earlier record')} of {path.stem}: `cook report --list`")
     if judgement is not None:
         gates.show(judgement, out)
         gates.raise_for(judgement)
@@ -139,14 +143,3 @@ def _list(out: Output, recipe: str | None) -> None:
     out.say("* is what the recipe's name alone means")
     for fault in faults:
         out.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
-
-
-def _print_other_records(out: Output, path: Path) -> None:
-    """How many more records there are, where one was shown by its recipe's name."""
-    from cook.paths import cook_home
-    from cook.record.find import kept_records
-    from cook.units import plural
-
-    more = len(kept_records(path.stem)) - 1
-    if path.parent == cook_home() / "records" and more > 0:
-        out.say(f"{plural(more, 'earlier record')} of {path.stem}: `cook report --list`")

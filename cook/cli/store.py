@@ -5,7 +5,7 @@ The store is COOK_HOME/store; nothing in it is needed that a build would not mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,7 +168,13 @@ def gc(
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
     spared = _wanted(out, chosen, recipe, named=named)
-    parts = {} if named else _parts(store, chosen, spared)
+    going = {a.directory for a in chosen if a not in spared}
+    users = {} if named else store.users()
+    parts = {
+        a.key: staying
+        for a in chosen
+        if (staying := [u for u in users.get(a.key, ()) if u.directory not in going])
+    }
     spared += [a for a in chosen if a.key in parts and a not in spared]
     doomed = [a for a in chosen if a not in spared]
     freed = sum(a.size_bytes for a in doomed)
@@ -183,7 +189,7 @@ def gc(
             "freed_bytes": freed,
             "removed": len(doomed),
             "named_by_records": len(spared),
-            "part_of": {key: [user.key for user in users] for key, users in parts.items()},
+            "part_of": {key: [user.key for user in staying] for key, staying in parts.items()},
         }
     )
     _show_freed(out, freed, f"{units.plural(len(doomed), 'artifact')} in {store.root}", dry_run)
@@ -194,7 +200,7 @@ def gc(
             "--recipe"
         )
     if parts:
-        of = sorted({user.label for users in parts.values() for user in users})
+        of = sorted({user.label for staying in parts.values() for user in staying})
         out.say(f"{units.plural(len(parts), 'tensor')} of {some(of, MAX_NAMED)}")
 
 
@@ -222,18 +228,6 @@ def _wanted(
         if (used is not None and used.covers(a))
         or any(path.is_relative_to(a.directory) for path in files)
     ]
-
-
-def _parts(
-    store: Store, chosen: Sequence[Artifact], spared: Sequence[Artifact]
-) -> Mapping[str, list[Artifact]]:
-    """Key of each of ``chosen`` that artifacts are made of which stay, with these."""
-    going = {a.directory for a in chosen if a not in spared}
-    users = store.users()
-    users_left = {
-        a.key: [u for u in users.get(a.key, ()) if u.directory not in going] for a in chosen
-    }
-    return {key: found for key, found in users_left.items() if found}
 
 
 def _remove_records(out: Output, before: str, *, dry_run: bool) -> None:

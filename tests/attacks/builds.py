@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,6 @@ score:
 
 TIMED = ("live", "control")
 """Kinds of steps whose whole result follows from times."""
-
-
 COOK = ("-m", "cook")
 
 
@@ -84,6 +84,21 @@ def facts(artifact: Artifact) -> dict[str, Any]:
     return {"files": files, "result": None if artifact.kind in TIMED else result}
 
 
+def undisturbed(recipe: Path, home: Path) -> dict[str, dict[str, Any]]:
+    """What a build in ``home`` stores, which is then removed: of one path for all builds that are
+    compared, since a GGUF names its imatrix by path, and that its corpus."""
+    assert build(recipe, home).wait() == 0, said(home)
+    expected = contents(home)
+    shutil.rmtree(home)
+    return expected
+
+
+def require_no_bug(home: Path, where: str = "") -> None:
+    """The last build said neither."""
+    for word in ("Traceback", "this is a bug of cook"):
+        assert word not in said(home), f"{where} {said(home)[-2000:]}"
+
+
 def contents(home: Path) -> dict[str, dict[str, Any]]:
     """What the store holds, by kind and key; it must verify."""
     store = Store(home / "store")
@@ -100,30 +115,30 @@ def require_part_of(expected: dict[str, dict[str, Any]], home: Path, where: str)
 
 def require_no_process(home: Path) -> None:
     """Whatever cook started for ``home`` ends with it, within seconds."""
-    deadline = time.monotonic() + 20
-    while left := _processes(str(home)):
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.1)
+    wait_until(lambda: not _processes(str(home)), 20, f"processes of {home} run on")
+
+
+def wait_until(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """AssertionError with ``otherwise`` where that takes longer."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
 
 
 def _processes(home: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                cwd = str((entry / "cwd").readlink())
-                line = (
-                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-            except OSError:
-                continue
-            if home in line or cwd.startswith(home):
-                found.append(line)
+            with suppress(OSError):
+                cwd, line = str((entry / "cwd").readlink()), (entry / "cmdline").read_bytes()
+                if cwd.startswith(home) or home.encode() in line:
+                    found.append(line.decode(errors="replace"))
     return found
 
 
 def workspaces(home: Path) -> list[Path]:
-    """What steps left in the store's folder of work; locks of the living are nobody's work."""
+    """What steps left in the store's folder of work; locks of the living are no work."""
     tmp = home / "store" / "tmp"
     return [p for p in tmp.iterdir() if p.is_dir()] if tmp.is_dir() else []
 

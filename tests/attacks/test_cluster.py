@@ -11,7 +11,9 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,9 +24,12 @@ from tests.attacks.builds import (
     SMALL,
     build,
     contents,
+    require_no_bug,
     require_no_process,
     require_nothing_left,
     said,
+    undisturbed,
+    wait_until,
     workspaces,
 )
 from tests.attacks.conftest import at_length
@@ -42,17 +47,28 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield running
 
 
-def programs(worker: int) -> list[int]:
-    """What a worker's step runs now: the engine's own programs."""
-    found = []
-    for child in children(worker):
-        try:
-            line = Path(f"/proc/{child}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"/llama-" in line.partition(b"\0")[0]:
-            found.append(child)
+def programs(processes: Iterable[int]) -> set[int]:
+    """Those that are an engine's own programs."""
+    found = set()
+    for pid in processes:
+        with suppress(OSError):
+            if b"/llama-" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
+                found.add(pid)
     return found
+
+
+def programs_anywhere() -> set[int]:
+    return programs(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def have_ended(programs: set[int]) -> bool:
+    return not programs & programs_anywhere()
+
+
+def programs_of(processes: Processes) -> dict[int, set[int]]:
+    """Each worker that runs programs, with these."""
+    found = {worker: programs(children(worker)) for worker in worker_pids(processes)}
+    return {worker: running for worker, running in found.items() if running}
 
 
 @pytest.mark.parametrize(
@@ -68,10 +84,7 @@ def test_workers_killed(
 ) -> None:
     recipe, home = tmp_path / "recipe.yaml", tmp_path / "home"
     recipe.write_text(TEXT)
-    # The undisturbed one has the same path, since a GGUF names its imatrix by path.
-    assert build(recipe, home).wait() == 0, said(home)
-    expected = contents(home)
-    shutil.rmtree(home)
+    expected = undisturbed(recipe, home)
     random = Random(seed)
     done = 0
     while done < kills:
@@ -79,19 +92,16 @@ def test_workers_killed(
         here = 0  # a step that is killed four times fails
         while client.poll() is None:
             time.sleep(random.uniform(0.0, 0.3))
-            busy = [(pid, found) for pid in worker_pids(processes) if (found := programs(pid))]
+            busy = programs_of(processes)
             if busy and here < 3 and done < kills:
-                worker, running = random.choice(busy)
+                worker, running = random.choice([*busy.items()])
                 os.kill(worker, signal.SIGKILL)
                 attacks["workers of a cluster killed in mid-step"] += 1
                 done, here = done + 1, here + 1
-                deadline = time.monotonic() + 5
-                while any(pid in programs_anywhere() for pid in running):
-                    assert time.monotonic() < deadline, f"{running} run on without {worker}"
-                    time.sleep(0.02)
+                wait_until(partial(have_ended, running), 5, f"programs of {worker} run on")
         where = f"after {done} kills: {said(home)[-2000:]}"
         assert client.returncode == 0, where
-        assert "Traceback" not in said(home), where
+        require_no_bug(home, where)
         assert contents(home) == expected, where
         if done < kills:
             shutil.rmtree(home)
@@ -104,20 +114,6 @@ def test_workers_killed(
     require_nothing_left(home)
 
 
-def programs_anywhere() -> set[int]:
-    """Every living program of an engine."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"/llama-" in line.partition(b"\0")[0]:
-                found.add(int(entry.name))
-    return found
-
-
 def test_ctrl_c_at_the_client_ends_its_programs(
     tmp_path: Path, bundled: Any, processes: Processes
 ) -> None:
@@ -125,25 +121,18 @@ def test_ctrl_c_at_the_client_ends_its_programs(
     recipe.write_text(TEXT.replace("chunks: 12,", "chunks: 400,"))
     home = tmp_path / "home"
     client = build(recipe, home, "--scheduler", processes.address)
-    deadline = time.monotonic() + 60
-    while not any(programs(pid) for pid in worker_pids(processes)):
-        assert time.monotonic() < deadline, said(home)
-        assert client.poll() is None, said(home)
-        time.sleep(0.1)
+    wait_until(lambda: bool(programs_of(processes)) or client.poll() is not None, 60, "no program")
+    assert client.poll() is None, said(home)
     client.send_signal(signal.SIGINT)
     try:
         assert client.wait(20) == 130, said(home)
     except subprocess.TimeoutExpired:
         client.kill()
         raise
-    assert "Traceback" not in said(home)
-    deadline = time.monotonic() + 10
-    while left := [pid for worker in worker_pids(processes) for pid in programs(worker)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
-    while folders := workspaces(home):  # a worker removes its own once its program has ended
-        assert time.monotonic() < deadline, folders
-        time.sleep(0.1)
+    require_no_bug(home)
+    wait_until(lambda: not programs_of(processes), 10, "programs of workers run on")
+    # A worker removes its own once its program has ended.
+    wait_until(lambda: not workspaces(home), 10, "workspaces are left")
 
 
 def test_two_cooks_with_one_recipe_make_each_step_once(
@@ -175,9 +164,9 @@ def programs_of_steps(home: Path) -> list[tuple[str, str]]:
         (folder.parent.name, re.sub(r"-\d+$", "", folder.name))
         for folder in folders
         if "llama-perplexity" not in (folder / "command.json").read_text()
-        or any(line in said for said in said_by(folder) for line in LAST_LINES)
+        or any(
+            line in log.read_text(errors="replace")
+            for log in folder.glob("std*.log")
+            for line in LAST_LINES
+        )
     ]
-
-
-def said_by(program: Path) -> list[str]:
-    return [path.read_text(errors="replace") for path in program.glob("std*.log")]

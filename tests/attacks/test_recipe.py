@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cook.documents.tree import read_text
-from cook.errors import Problem, RecipeError
+from cook.errors import RecipeError
 from cook.recipe.load import load_recipe, parse_recipe
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 
@@ -33,18 +34,16 @@ def load(raw: bytes, path: Path) -> None:
     """Load; only RecipeError may escape, and each problem has a place inside the file."""
     path.write_bytes(raw)
     lines = raw.decode("utf-8", "replace").count("\n") + raw.count(b"\r") + 10
-    for problem in problems_of(path):
-        assert problem.message
-        assert 1 <= problem.line <= lines
-        assert problem.column >= 1
-
-
-def problems_of(path: Path) -> tuple[Problem, ...]:
     try:
         load_recipe(path)
     except RecipeError as error:
-        return error.problems
-    return ()
+        problems = error.problems
+    else:
+        return
+    for problem in problems:
+        assert problem.message
+        assert 1 <= problem.line <= lines
+        assert problem.column >= 1
 
 
 @st.composite
@@ -105,23 +104,17 @@ def wrong_shapes(document: dict[str, object], tmp_path: Path) -> None:
 
 
 def patterns(source: str, name: str) -> None:
-    assert 0 <= refusal_offset(source, name) <= len(source)
+    """Refused within itself, or it compiles and matches."""
+    offset = 0
+    with suppress(PatternTimeout):
+        try:
+            parse_pattern(source).search(name)
+        except PatternError as error:
+            offset = error.offset
+    assert 0 <= offset <= len(source)
 
 
 PATTERNS = st.text(alphabet="ab.01()[]{}|*+?^$\\-:!=<>,dwsbP x_", max_size=24)
-
-
-def refusal_offset(source: str, name: str) -> int:
-    """Where the pattern is refused; 0 if it is accepted and then compiles and matches."""
-    try:
-        parse_pattern(source).search(name)
-    except PatternError as error:
-        return error.offset
-    except PatternTimeout:
-        return 0
-    return 0
-
-
 MUTATED, WRONG = {"raw": mutated()}, {"document": DOCUMENTS}
 PATTERN = {"source": PATTERNS, "name": st.text(alphabet="ab.01 _-x=", max_size=12)}
 test_mutated_recipes = given_often(30, **MUTATED)(mutated_recipes)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 import pytest
@@ -28,7 +29,7 @@ from cook.graph.store import Store
 from cook.nightly.history import append, night_of
 from cook.record.record import write_record
 from tests.attacks.conftest import at_length
-from tests.attacks.servers import liar
+from tests.attacks.servers import honest, liar
 from tests.report import records
 from tests.stored import stored
 from tests.terminals import read_all
@@ -87,12 +88,9 @@ def hostile_warnings(folder: Path) -> Path:
 
 def hostile_gguf(folder: Path) -> Path:
     path = folder / f"m{NAME}.gguf"
-    metadata = {
-        "general.architecture": encode("llama" + ACTS),
-        "general.name": encode(ACTS),
-        ACTS: encode(ACTS),
-        "tokenizer.ggml.tokens": encode([ACTS, "b"]),
-    }
+    metadata = {key: encode(ACTS) for key in ("general.name", ACTS)}
+    metadata["general.architecture"] = encode("llama" + ACTS)
+    metadata["tokenizer.ggml.tokens"] = encode([ACTS, "b"])
     tensors = [tensor_of(f"blk.0.{ACTS}.weight", (4, 2), 0, bytes(32))]
     path.write_bytes(encode_header(metadata, tensors) + bytes(64))
     return path
@@ -100,10 +98,8 @@ def hostile_gguf(folder: Path) -> Path:
 
 def hostile_prompts(folder: Path) -> Path:
     path = folder / f"p{NAME}.jsonl"
-    rows = [
-        {"id": f"{i}{ACTS}", "category": ACTS, "prompt": "x" * (10 if i else 9000)}
-        for i in range(3)
-    ]
+    prompts = enumerate(("x" * 9000, "x", "x"))
+    rows = [{"id": f"{i}{ACTS}", "category": ACTS, "prompt": text} for i, text in prompts]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
 
@@ -111,18 +107,10 @@ def hostile_prompts(folder: Path) -> Path:
 def hostile_record(folder: Path) -> Path:
     path = folder / f"rec{NAME}.json"
     whole = records.record((ACTS, "Q4_K_M"), (4,))
-    write_record(
-        replace(
-            whole,
-            recipe=ACTS + LINE,
-            warnings=(ACTS + LINE,),
-            recipe_text=ACTS,
-            target=f"/m/{ACTS}",
-            pick=replace(whole.pick, sentence=ACTS + LINE),
-            command=("cook", ACTS),
-        ),
-        path,
-    )
+    texts: dict[str, Any] = {"recipe": ACTS + LINE, "recipe_text": ACTS, "target": f"/m/{ACTS}"}
+    pick = replace(whole.pick, sentence=ACTS + LINE)
+    made = replace(whole, warnings=(ACTS + LINE,), pick=pick, command=("cook", ACTS), **texts)
+    write_record(made, path)
     return path
 
 
@@ -144,7 +132,7 @@ def hostile_store(home: Path) -> None:
 def invocations(folder: Path, home: Path, url: str, *, modes: bool) -> list[list[str]]:
     """Every command with hostile words; ``modes``: also as JSON, quiet, and as its options."""
     recipe, sound = str(hostile_recipe(folder)), str(hostile_warnings(folder))
-    model, prompts = str(hostile_gguf(folder)), str(hostile_prompts(folder))
+    model, from_prompts = str(hostile_gguf(folder)), ["--prompts", str(hostile_prompts(folder))]
     record, log = str(hostile_record(folder)), str(hostile_log(folder))
     hostile_store(home)
     history = home / "history" / "n.jsonl"
@@ -153,60 +141,44 @@ def invocations(folder: Path, home: Path, url: str, *, modes: bool) -> list[list
     script.write_text(f'custom="\n{ACTS}=q8_0\nblk\\.0=q4_K\n"\n{ACTS} --custom-q "$custom"\n')
     pipeline = folder / f"n{NAME}.yaml"
     pipeline.write_text(f"version: 1\nname: {json.dumps(ACTS)}\n{json.dumps(ACTS)}: 2\n")
-    plain = [
-        ["build", recipe],
-        ["build", sound, "--engine", NAME],
-        ["build", sound, "--engine", f"{NAME}=/none/{NAME}"],
-        ["plan", recipe],
-        ["plan", sound],
-        ["score", "--target", BYTES, BYTES],
-        ["score", "--target", model, model, "--prompts", prompts],
-        ["score", "--recipe", recipe, "--target", model],
-        ["score", "--url", f"http://{NAME}"],
-        ["score", "--url", url, "--prompts", prompts],
-        ["score", "--url", url, "--api-key-file", NAME],
-        ["trace", "--target", BYTES, "-o", f"{folder}/{NAME}.trace"],
-        ["trace", "--target", url, "-o", f"{folder}/{NAME}.trace", "--prompts", prompts],
-        ["inspect", f"{folder}/{NAME}.trace"],
-        ["predict", f"{folder}/{NAME}.trace", model, "--target", model],
-        ["predict", BYTES, BYTES],
-        ["sweep", str(pipeline)],
-        ["sweep", BYTES, "--report", BYTES, "--accept", NAME],
-        ["demo", NAME],
-        ["recipes", "ls"],
-        ["recipes", "show", recipe],
-        ["recipes", "show", sound],
-        ["recipes", "check", recipe],
-        ["recipes", "check", sound, "--strict"],
-        ["recipes", "import", str(script), "--type", NAME],
-        ["recipes", "import", str(script), "--type", "Q4_K_M"],
-        ["recipes", "export", sound, "--format", NAME],
-        ["recipes", "export", recipe, "--quant", NAME],
-        ["inspect", model],
-        ["inspect", log],
-        ["inspect", BYTES],
-        ["inspect", str(folder)],
-        ["report", record, "--markdown", "-"],
-        ["report", record, "--html", f"{folder}/{NAME}.html"],
-        ["report", record, "--against", str(history)],
-        ["report", record, "--against", record],
-        ["report", NAME],
-        ["logs", log],
-        ["logs", log, "--each"],
-        ["logs", log, "--plot", f"{folder}/{NAME}.svg"],
-        ["logs", BYTES],
-        ["serve", record, "--print"],
-        ["serve", record, "--candidate", NAME],
-        ["serve", record, "--systemd", "--host", NAME],
-        ["publish", record, f"me/{NAME}", "--dry-run"],
-        ["publish", record, "me/x", "--dry-run", "--quant", NAME],
-        ["store", "ls"],
-        ["store", "verify"],
-        ["store", "gc", "--kind", NAME],
-        ["store", "gc", "--all", "--dry-run"],
-        [NAME],
-        ["recipes", NAME],
-    ]
+    trace = f"{folder}/{NAME}.trace"
+    asked: dict[str, list[list[str]]] = {
+        "build": [[recipe], *([sound, "--engine", e] for e in (NAME, f"{NAME}=/none/{NAME}"))],
+        "plan": [[recipe], [sound]],
+        "score": [
+            *(["--target", *words] for words in ([BYTES, BYTES], [model, model, *from_prompts])),
+            ["--recipe", recipe, "--target", model],
+            *(["--url", *words] for words in ([f"http://{NAME}"], [url, *from_prompts])),
+            ["--url", url, "--api-key-file", NAME],
+        ],
+        "trace": [["--target", BYTES, "-o", trace], ["--target", url, "-o", trace, *from_prompts]],
+        "predict": [[trace, model, "--target", model], [BYTES, BYTES]],
+        "sweep": [[str(pipeline)], [BYTES, "--report", BYTES, "--accept", NAME]],
+        "demo": [[NAME]],
+        "recipes ls": [[]],
+        "recipes show": [[recipe], [sound]],
+        "recipes check": [[recipe], [sound, "--strict"]],
+        "recipes import": [[str(script), "--type", type_] for type_ in (NAME, "Q4_K_M")],
+        "recipes export": [[sound, "--format", NAME], [recipe, "--quant", NAME]],
+        "inspect": [[file] for file in (model, log, BYTES, str(folder), trace)],
+        "report": [
+            [record, "--markdown", "-"],
+            [record, "--html", f"{folder}/{NAME}.html"],
+            *([record, "--against", other] for other in (str(history), record)),
+            [NAME],
+        ],
+        "logs": [[log], [log, "--each"], [log, "--plot", f"{folder}/{NAME}.svg"], [BYTES]],
+        "serve": [
+            [record, *words]
+            for words in (["--print"], ["--candidate", NAME], ["--systemd", "--host", NAME])
+        ],
+        "publish": [[record, f"me/{NAME}", "--dry-run"], [record, "me/x", "-n", "--quant", NAME]],
+        "store ls": [[]],
+        "store verify": [[]],
+        "store gc": [["--kind", NAME], ["--all", "--dry-run"]],
+    }
+    plain = [[*command.split(), *words] for command, lists in asked.items() for words in lists]
+    plain += [[NAME], ["recipes", NAME]]
     plain += [[*command, NAME, NAME, NAME, NAME] for command in every_command()]
     if not modes:
         return plain
@@ -219,19 +191,6 @@ def invocations(folder: Path, home: Path, url: str, *, modes: bool) -> list[list
     return plain + in_modes + options + [["recipes", "schema", "--json"]]
 
 
-def environment(folder: Path, home: Path, **more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TMPDIR")}
-    return {
-        **kept,
-        "HOME": str(folder / "user"),
-        "COOK_HOME": str(home),
-        "PYTHONPATH": str(ROOT),
-        "PYTHONUTF8": "1",
-        "HF_HUB_OFFLINE": "1",
-        **more,
-    }
-
-
 def drive(
     arguments: Sequence[Sequence[str]], folder: Path, home: Path, *, terminal: str | None
 ) -> tuple[bytes, bytes]:
@@ -239,7 +198,10 @@ def drive(
     words = folder / "words.json"
     words.write_text(json.dumps(arguments))
     command = [sys.executable, "-c", DRIVER, str(words)]
-    environ = environment(folder, home, TERM=terminal or "dumb", COLUMNS="200")
+    environ = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TMPDIR")}
+    environ |= {"HOME": str(folder / "user"), "COOK_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    environ |= {"PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
+    environ |= {"TERM": terminal or "dumb", "COLUMNS": "200"}
     if terminal is None:
         done = subprocess.run(
             command, env=environ, cwd=folder, capture_output=True, timeout=900, check=False
@@ -286,12 +248,8 @@ def test_nothing_acts(
     folder.mkdir()
     (folder / "user").mkdir()
     config = folder / "user" / ".config" / "cook" / "config.toml"
-    props = {
-        "build_info": ACTS,
-        "model_path": f"/m/{ACTS}",
-        "default_generation_settings": {"n_ctx": 4096},
-        "chat_template": ACTS,
-    }
+    texts = {"build_info": ACTS, "model_path": f"/m/{ACTS}", "chat_template": ACTS}
+    props = honest()["/props"] | texts
     template = lambda body: {"prompt": body["messages"][0]["content"]}  # noqa: E731
     with liar({"/props": props, "/apply-template": template}) as server:
         words = invocations(folder, home, server.url, modes=modes)
@@ -309,9 +267,9 @@ def test_nothing_acts(
         if terminal == "xterm":
             plain = BAR.sub(b"", plain)
         for number, part in enumerate(re.split(rb"@@\d+@@\n", plain)):
-            told = acting(part)
+            acts = acting(part)
             which = words[number - 1] if 0 < number <= len(words) else "config"
-            assert not told, f"{name} of {which}: {told[0]}"
+            assert not acts, f"{name} of {which}: {acts[0]}"
             if name == "stderr":
                 assert not re.search(rb"(?m)^error: forged", part), which
                 assert b"Traceback" not in part, which

@@ -19,7 +19,7 @@ from cook.formats.cursor import MalformedFile
     [
         (InputError("no"), 2, "InputError"),
         (MalformedFile(Path("a.gguf"), "magic at byte 0"), 2, "InputError"),
-        (StepError("no"), 1, "StepError"),
+        (StepError("no", log=Path("logs/a.log")), 1, "StepError"),
         (OSError(errno.ENOSPC, "No space left on device"), 5, "PrerequisiteError"),
         (KeyboardInterrupt(), 130, "Interrupted"),
     ],
@@ -32,6 +32,7 @@ def test_a_program_reads_one_kind_of_those_documented(
     assert report(error, ["build", "--json"]) == status
     found = json.loads(capsys.readouterr().out)["error"]
     assert (found["kind"], found["exit_code"]) == (kind, status)
+    assert found.get("log") == (str(error.log) if isinstance(error, StepError) else None)
 
 
 def hint_of(error: BaseException, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

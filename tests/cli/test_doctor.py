@@ -9,23 +9,15 @@ import pytest
 
 from cook import engine_setup
 
-WITHOUT_TOOLS = """\
-import sys
-from pathlib import Path
-from cook import engine_setup
-engine_setup.bin_dir = lambda: Path('/nowhere')
-from cook.cli.main import run
-run(sys.argv[1:])
-"""
-
-WITH_CONFIG = """\
+CHANGED = """\
 import sys
 from pathlib import Path
 import cook.cli.doctor
-cook.cli.doctor.SYSTEM_CONFIG = Path('{here}')
+{}
 from cook.cli.main import run
 run(sys.argv[1:])
 """
+WITHOUT_TOOLS = CHANGED.format("cook.engine_setup.bin_dir = lambda: Path('/nowhere')")
 
 
 @pytest.mark.engine
@@ -45,12 +37,9 @@ def test_without_tools_it_says_what_builds_them(cook: Any) -> None:
     assert "bundled llama-quantize" in done.stdout
     assert "hint: make setup" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_without_tools_it_is_still_one_json_document(cook: Any) -> None:
-    done = cook("doctor", "--json", code=WITHOUT_TOOLS)
-    assert done.status == 5
-    assert not json.loads(done.stdout)["usable"]
+    document = cook("doctor", "--json", code=WITHOUT_TOOLS)
+    assert document.status == 5
+    assert not json.loads(document.stdout)["usable"]
 
 
 def test_a_broken_configuration_is_a_finding(cook: Any) -> None:
@@ -63,10 +52,10 @@ def test_a_broken_configuration_is_a_finding(cook: Any) -> None:
 
 
 @pytest.mark.engine
-def test_a_configuration_of_the_system_s_is_told(cook: Any) -> None:
+def test_a_configuration_of_the_system_s_is_shown(cook: Any) -> None:
     """mainline reads it whatever cook does."""
-    code = WITH_CONFIG.format(here=str(cook.directory))
-    done = cook("doctor", "--json", code=code)
+    here = f"cook.cli.doctor.SYSTEM_CONFIG = Path('{cook.directory}')"
+    done = cook("doctor", "--json", code=CHANGED.format(here))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     (name,) = (name for name in checks if name.startswith("bundled engine: /"))
     assert checks[name]["status"] == "warning"

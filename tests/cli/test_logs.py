@@ -10,29 +10,35 @@ from typing import Any
 import pytest
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
+SWEEP = "|  4096 |   1024 |  {} |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
+SAID = "-\nhe said: draft acceptance = 0.64479 (  167 accepted /   259 generated)\n"
+SHOWN: dict[str, tuple[int, str]] = {
+    "ik": (0, "ik-verbose-2025.log"),
+    "llama-cpp": (0, "llama-cpp.log llama-cpp.jsonl"),
+    "quiet": (0, "llama-cpp.log --quiet"),
+    "each": (0, "ik-verbose-2025.log --each --quiet"),
+    "sweep": (0, "sweep.txt"),
+    "none": (0, "notes.txt"),
+    "unread": (2, "said.txt"),
+}
 
 
 @pytest.fixture
 def logs(cook: Any) -> Any:
     for name in ("ik-verbose-2025.log", "llama-cpp.log", "llama-cpp.jsonl"):
         shutil.copy(DATA / name, cook.directory)
+    (cook.directory / "sweep.txt").write_text("".join(map(SWEEP.format, (0, 4096, 0))))
+    (cook.directory / "notes.txt").write_text("nothing here\n")
+    (cook.directory / "said.txt").write_text(SAID)
     return cook
 
 
-def test_the_figures(logs: Any, check_snapshot: Any) -> None:
-    check_snapshot(logs("logs", "ik-verbose-2025.log"), "logs-ik")
-    check_snapshot(logs("logs", "llama-cpp.log", "llama-cpp.jsonl"), "logs-llama-cpp")
-    check_snapshot(logs("logs", "llama-cpp.log", "--quiet"), "logs-quiet")
-
-
-def test_each_request(logs: Any, check_snapshot: Any) -> None:
-    check_snapshot(logs("logs", "ik-verbose-2025.log", "--each", "--quiet"), "logs-each")
-
-
-def test_sweeps(logs: Any, check_snapshot: Any) -> None:
-    row = "|  4096 |   1024 |  {} |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
-    (logs.directory / "sweep.txt").write_text(row.format(0) + row.format(4096) + row.format(0))
-    check_snapshot(logs("logs", "sweep.txt"), "logs-sweep")
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_shown(logs: Any, check_snapshot: Any, name: str) -> None:
+    status, words = SHOWN[name]
+    done = logs("logs", *words.split())
+    assert done.status == status
+    check_snapshot(done, f"logs-{name}")
 
 
 def test_json(logs: Any) -> None:
@@ -45,38 +51,17 @@ def test_json(logs: Any) -> None:
     assert document["files"][0]["lines"] == 3
 
 
-def test_no_request(logs: Any, check_snapshot: Any) -> None:
-    (logs.directory / "notes.txt").write_text("nothing here\n")
-    done = logs("logs", "notes.txt")
-    assert done.status == 0
-    check_snapshot(done, "logs-none")
-    assert logs("logs", "absent.log").status == 2
-
-
-def test_no_line_that_can_be_read(logs: Any, check_snapshot: Any) -> None:
-    line = "he said: draft acceptance = 0.64479 (  167 accepted /   259 generated)\n"
-    (logs.directory / "said.txt").write_text("-\n" + line)
-    done = logs("logs", "said.txt")
-    assert done.status == 2
-    check_snapshot(done, "logs-unread")
-
-
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_scatter(logs: Any, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
     done = logs("logs", "llama-cpp.log", "--plot", f"out.{suffix}")
     assert done.status == 0, done.stderr
     image = (logs.directory / f"out.{suffix}").read_bytes()
     assert b"target-q8_0 + draft-f16" in image if suffix == "svg" else image[1:4] == b"PNG"
 
 
-@pytest.mark.parametrize("plot", ["out.gif", "absent/out.svg"])
-def test_a_plot_that_cannot_be_written(logs: Any, plot: str) -> None:
-    done = logs("logs", "llama-cpp.log", "--plot", plot)
+@pytest.mark.parametrize("words", ["llama-cpp.log o.gif", "llama-cpp.log absent/o.svg", "- o.svg"])
+def test_a_plot_that_cannot_be_written(logs: Any, words: str) -> None:
+    log, plot = words.split()
+    done = logs("logs", log, "--plot", plot)
     assert (done.status, done.stdout) == (2, "")
-
-
-def test_nothing_to_plot(logs: Any) -> None:
-    done = logs("logs", "--plot", "out.svg", "-")
-    assert done.status == 2
-    assert not (logs.directory / "out.svg").exists()
+    assert not (logs.directory / plot).exists()

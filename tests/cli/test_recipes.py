@@ -18,12 +18,24 @@ quants:
   - {name: A, type: q4_k_n}
   - {name: A, typ: q8_0}
 """
+BROKEN_SCRIPT = r"""custom="
+attn_v=Q8_0
+ffn_(up=q4_K
+blk.*=iq5_x
+"
+custom=$(echo "$custom" | grep -v '^#' | sed -Ez 's:\n+:,:g;s:,$::;s:^,::')
+llama-quantize --custom-q "$custom" in.gguf out.gguf IQ4_K
+"""
+
+
+def json_of(cook: Any, *words: str) -> Any:
+    """The document that ``cook recipes`` prints."""
+    done = cook("recipes", *words, "--json")
+    return json.loads(done.stdout)
 
 
 def test_ls_lists_what_is_shipped(cook: Any) -> None:
-    done = cook("recipes", "ls", "--json")
-    assert done.status == 0, done.stderr
-    recipes = json.loads(done.stdout)["recipes"]
+    recipes = json_of(cook, "ls")["recipes"]
     assert [r["name"] for r in recipes] == list(shipped_recipes())
     assert all(r["description"] and r["quants"] for r in recipes)
 
@@ -37,8 +49,8 @@ def test_show_prints_a_copy_that_is_the_user_s_own(cook: Any) -> None:
     shipped = shipped_recipes()["ling-flash-iq1kt"].read_text().splitlines()
     assert rest == [line for line in shipped[1:] if line != "name: ling-flash-iq1kt"]
     (cook.directory / "mine.yaml").write_text(done.stdout)
-    again = cook("recipes", "show", "mine.yaml", "--json")
-    assert json.loads(again.stdout)["recipe"]["name"] == "mine", "its records are its own"
+    again = json_of(cook, "show", "mine.yaml")
+    assert again["recipe"]["name"] == "mine", "its records are its own"
     assert cook("recipes", "show", "mine.yaml").stdout == done.stdout, "a file of one's own as is"
 
 
@@ -53,36 +65,26 @@ def test_a_resolved_recipe_says_every_setting_and_means_the_same(cook: Any) -> N
 
 
 def test_show_json_expands(cook: Any) -> None:
-    document = json.loads(cook("recipes", "show", "ling-flash-iq1kt", "--json").stdout)
+    document = json_of(cook, "show", "ling-flash-iq1kt")
     puffed = next(q for q in document["quants"] if q["name"] == "IQ1_KT-PUFFED")
     assert puffed["rules"][0] == {"attention": "q8_0"}
     assert {"routed_experts": "iq1_kt"} in puffed["rules"]
 
 
 def test_check_tells_exact_sizes(cook: Any) -> None:
-    # The recipe evaluates on a text that is the user's to fetch.
-    (cook.directory / "wiki.test.raw").write_text("some text of its own\n" * 100)
     shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
-    done = cook("recipes", "check", "ling.yaml", "--tensors", str(LING), "--json")
-    assert done.status == 0, done.stderr
-    sizes = {q["name"]: q["size_bytes"] for q in json.loads(done.stdout)["quants"]}
+    document = json_of(cook, "check", "ling.yaml", "--tensors", str(LING))
+    sizes = {q["name"]: round(q["size_bytes"] / 2**20, 2) for q in document["quants"]}
     # What llama-quantize printed for them in discussion 839 (shared samples, README).
-    assert round(sizes["IQ1_KT"] / 2**20, 2) == 23266.73
-    assert round(sizes["IQ1_KT-PUFFED"] / 2**20, 2) == 24181.83
-    assert round(sizes["IQ2_KL"] / 2**20, 2) == 35498.34
-
-
-def test_check_tells_sizes_although_a_text_is_not_there(cook: Any) -> None:
-    shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
+    assert sizes == {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}
+    # The recipe evaluates on a text that is the user's to fetch.
+    assert [p["severity"] for p in document["problems"]].count("error") == 1
     done = cook("recipes", "check", "ling.yaml", "--tensors", str(LING))
     assert done.status == 2
     assert "no such file" in done.stderr
     assert "22.72 GiB" in done.stdout
-    document = json.loads(
-        cook("recipes", "check", "ling.yaml", "--tensors", str(LING), "--json").stdout
-    )
-    assert len(document["quants"]) == 3
-    assert [p["severity"] for p in document["problems"]].count("error") == 1
+    (cook.directory / "wiki.test.raw").write_text("some text of its own\n" * 100)
+    assert cook("recipes", "check", "ling.yaml", "--tensors", str(LING)).status == 0
 
 
 def test_the_places_that_the_tutorial_names_are_all_there_are(cook: Any) -> None:
@@ -92,64 +94,43 @@ def test_the_places_that_the_tutorial_names_are_all_there_are(cook: Any) -> None
     tutorial = (LING.parents[2] / "docs" / "tutorial.md").read_text()
     named = ("model.source", "score.target.source", "score.target.args", "score.draft.args")
     assert all(f"`{place}`" in tutorial for place in named)
-    document = json.loads(cook("recipes", "show", "mine.yaml", "--json").stdout)["recipe"]
+    document = json_of(cook, "show", "mine.yaml")["recipe"]
     assert document["imatrix"]["args"]["n_gpu_layers"] is None
     assert document["evaluate"]["args"]["n_gpu_layers"] is None
 
 
-def test_check_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any) -> None:
+def test_faults_have_their_places(cook: Any, check_snapshot: Any) -> None:
     (cook.directory / "broken.yaml").write_text(BROKEN)
+    (cook.directory / "make.sh").write_text(BROKEN_SCRIPT)
     check_snapshot(cook("recipes", "check", "broken.yaml"), "recipes-check-broken")
-    done = cook("recipes", "check", "broken.yaml", "--json")
-    assert done.status == 2
-    assert {p["line"] for p in json.loads(done.stdout)["error"]["problems"]} >= {5, 6}
-
-
-def test_a_name_that_is_nearly_right(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("recipes", "import", "make.sh"), "recipes-import-broken")
     check_snapshot(cook("recipes", "show", "ling-flash-iq1k"), "recipes-show-unknown")
+    problems = json_of(cook, "check", "broken.yaml")["error"]["problems"]
+    assert {p["line"] for p in problems} >= {5, 6}
 
 
 def test_schema_accepts_the_shipped_recipes(cook: Any) -> None:
     import jsonschema
     import yaml
 
-    done = cook("recipes", "schema")
-    assert done.status == 0
-    schema = json.loads(done.stdout)
+    schema = json.loads(cook("recipes", "schema").stdout)
     for path in shipped_recipes().values():
         jsonschema.validate(yaml.safe_load(path.read_text()), schema)
 
 
-DATA = LING.parent
-
-
 def test_import_writes_a_recipe_that_loads(cook: Any) -> None:
-    script = str(DATA / "make-quant-IQ1_KT.sh")
+    script = str(LING.parent / "make-quant-IQ1_KT.sh")
     done = cook("recipes", "import", script, "-o", "ling.yaml", "--model", str(LING))
     assert (done.status, done.stdout) == (0, ""), done.stderr
-    document = json.loads(cook("recipes", "show", "ling.yaml", "--json").stdout)
+    document = json_of(cook, "show", "ling.yaml")
     assert {"routed_experts": "iq1_kt"} in document["quants"][0]["rules"]
     again = cook("recipes", "import", script, "-o", "ling.yaml")
     assert again.status == 2
     assert "--force" in again.stderr
-
-
-def test_import_prints_yaml_and_json(cook: Any) -> None:
-    script = str(DATA / "make-quant-IQ2_KL.sh")
-    done = cook("recipes", "import", script)
-    assert done.stdout.startswith("# Imported by `cook recipes import`")
-    document = json.loads(cook("recipes", "import", script, "--json").stdout)
-    assert document["kind"] == "script"
-    assert document["text"] == done.stdout
-
-
-def test_import_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any) -> None:
-    (cook.directory / "make.sh").write_text(
-        'custom="\nattn_v=Q8_0\nffn_(up=q4_K\nblk.*=iq5_x\n"\n'
-        "custom=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')\n"
-        'llama-quantize --custom-q "$custom" in.gguf out.gguf IQ4_K\n'
-    )
-    check_snapshot(cook("recipes", "import", "make.sh"), "recipes-import-broken")
+    printed = cook("recipes", "import", script)
+    assert printed.stdout.startswith("# Imported by `cook recipes import`")
+    document = json_of(cook, "import", script)
+    assert (document["kind"], document["text"]) == ("script", printed.stdout)
 
 
 def test_export_says_no_pattern_twice(cook: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,13 @@ from cook.record.find import keep_record, keep_search
 from cook.record.record import to_json, write_record
 from tests.report import records
 from tests.searches import search_record
+
+
+@pytest.fixture
+def home(cook: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That of the test itself and of ``cook``."""
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    return Path(cook.directory / "cook-home")
 
 
 def test_the_newest_record_as_html_beside_it(cook: Any) -> None:
@@ -23,20 +31,14 @@ def test_the_newest_record_as_html_beside_it(cook: Any) -> None:
     assert record.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 
-def test_markdown_goes_to_stdout_and_nothing_is_written(cook: Any) -> None:
-    record = cook.directory / "r.json"
-    write_record(records.bare(), record)
+def test_markdown_goes_to_stdout_and_json_says_what_was_written(cook: Any) -> None:
+    write_record(records.bare(), cook.directory / "r.json")
     done = cook("report", "r.json", "--markdown", "-")
     assert done.status == 0
     assert done.stdout.startswith("# demo: 3 quants\n")
     assert [p.name for p in cook.directory.iterdir() if p.is_file()] == ["r.json"]
-
-
-def test_json_says_what_was_written(cook: Any) -> None:
-    write_record(records.bare(), cook.directory / "r.json")
     done = cook("report", "r.json", "--html", "out/x.html", "--json")
-    document = json.loads(done.stdout)
-    assert document["written"] == ["out/x.html"]
+    assert json.loads(done.stdout)["written"] == ["out/x.html"]
     assert (cook.directory / "out" / "x.html").is_file()
 
 
@@ -52,10 +54,7 @@ def test_no_record_and_no_such_record_say_what_mends_it(cook: Any) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_kept_records_are_listed_and_shown_by_date(
-    cook: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+def test_the_kept_records_are_listed_and_shown_by_date(cook: Any, home: Path) -> None:
     first = records.record(("A",), (4,))
     keep_record(first)
     keep_record(replace(first, created="2026-11-22T18:00:00Z"))
@@ -75,15 +74,11 @@ def test_the_kept_records_are_listed_and_shown_by_date(
     assert cook("report", "absent", "--list").status == 2
 
 
-def test_a_record_that_cannot_be_read_is_listed_as_such(
-    cook: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+def test_a_record_that_cannot_be_read_is_listed_as_such(cook: Any, home: Path) -> None:
     keep_record(records.record(("A",), (4,)))
     document = to_json(records.record(("A",), (4,)))
     del document["pick"]["ranking"]  # as another cook may have written it
-    kept = cook.directory / "cook-home" / "records" / "demo" / "2026-11-20-18-00-00.json"
-    kept.write_text(json.dumps(document))
+    (home / "records/demo/2026-11-20-18-00-00.json").write_text(json.dumps(document))
     done = cook("report", "--list")
     assert done.status == 0
     assert done.stdout.splitlines()[-1].split()[:4] == [
@@ -99,8 +94,7 @@ def test_a_record_that_cannot_be_read_is_listed_as_such(
         assert "hint: `cook build RECIPE` writes it again" in done.stderr
 
 
-def test_a_search_is_shown_in_place_of_a_build(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+def test_a_search_is_shown_in_place_of_a_build(cook: Any, home: Path) -> None:
     assert "no search of demo yet" in cook("report", "--search", "demo").stderr
     path = keep_search(search_record())
     done = cook("report", "--search", "demo")

@@ -40,7 +40,7 @@ def recorded(bundled: Any, engine_home: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def here(cook: Any, recorded: Path, engine_home: Path, tiny_model: Path, tiny_draft: Path) -> Any:
-    """A cook beside copies of the trace, whole and cut, and of models with other tokens."""
+    """A cook next to copies of the trace, whole and cut, and of models with other tokens."""
     shutil.copytree(recorded, cook.directory, dirs_exist_ok=True)
     whole = (recorded / "t.trace").read_bytes()
     (cook.directory / "header.trace").write_bytes(whole[:3000])
@@ -93,7 +93,7 @@ SMALL = ("--n-max", "2", "--n-max", "3", "--threads", "1", "--context", "512", "
 
 
 def test_a_whole_score_and_its_receipt(here: Any, tmp_path: Path) -> None:
-    """Every option is part of the question: another one asks anew, the same one runs nothing."""
+    """Every option is part of the question: another one is asked, the same one runs nothing."""
     home = tmp_path / "own-home"
     here = replace(here, environment={**here.environment, "COOK_HOME": str(home)})
     first = here("score", *GIVEN, *SMALL, "--json")

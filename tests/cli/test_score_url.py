@@ -9,40 +9,24 @@ from typing import Any
 
 import pytest
 
+from tests.attacks.servers import TIMINGS, honest
 from tests.http_server import serving
 
-PROPS = {
-    "build_info": "b1-abc",
-    "model_path": "/m/T.gguf",
-    "default_generation_settings": {"n_ctx": 4096},
-}
-TIMINGS = {
-    "prompt_n": 5,
-    "prompt_ms": 10.0,
-    "predicted_n": 41,
-    "predicted_ms": 1000.0,
-    "draft_n": 40,
-    "draft_n_accepted": 30,
-}
+COUNTS = {"predicted_n": 41, "predicted_ms": 1000.0, "draft_n": 40, "draft_n_accepted": 30}
 KEY = "open-sesame-123"
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
     """A server that wants KEY."""
-    answers = {
-        "/props": PROPS,
-        "/slots": [],
-        "/tokenize": {"tokens": [1]},
-        "/completion": {"content": "x", "timings": TIMINGS},
-    }
-    with serving(answers, KEY) as server:
+    completion = {"content": "x", "timings": TIMINGS | COUNTS}
+    with serving(honest() | {"/slots": [], "/completion": completion}, KEY) as server:
         yield server.url
 
 
 @pytest.fixture
 def asking(cook: Any) -> Any:
-    """A cook with two categories of prompts beside it, and the key in its environment."""
+    """A cook with two categories of prompts next to it, and the key in its environment."""
     rows = [{"id": f"p{i}", "category": "ab"[i % 2], "prompt": f"{i} words"} for i in range(4)]
     (cook.directory / "p.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     return replace(cook, environment={**cook.environment, "COOK_API_KEY": KEY})
@@ -58,9 +42,6 @@ def test_json_and_no_key_anywhere(asking: Any, url: str) -> None:
     assert document["total"]["decode"]["value"] == 40.0
     assert len(document["runs"]) == 4
     assert KEY not in done.stdout + done.stderr
-
-
-def test_the_table(asking: Any, url: str) -> None:
     done = asking("score", "--url", url, "--prompts", "p.jsonl", "--quiet")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:4] for row in rows] == [
@@ -86,7 +67,6 @@ def test_the_key_from_a_file_or_none(cook: Any, asking: Any, url: str) -> None:
         ("--url", "file:///etc/passwd"),
         ("--url", f"http://me:{KEY}@127.0.0.1"),
         ("--url", "http://127.0.0.1:8080", "--target", "T.gguf"),
-        ("--url", "http://127.0.0.1:8080", "D.gguf"),
         ("--url", "http://127.0.0.1:8080", "--n-max", "4"),
     ],
 )

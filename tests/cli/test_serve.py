@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +29,7 @@ def test_the_command_and_the_unit(served: Any, check_snapshot: Any) -> None:
 
 
 def test_no_record(cook: Any, check_snapshot: Any) -> None:
-    done = cook("serve", "--print")
-    assert done.status == 2
-    check_snapshot(done, "serve-no-record")
+    check_snapshot(cook("serve", "--print"), "serve-no-record")
 
 
 def test_another_file_in_place_of_the_draft(cook: Any, served: Any, check_snapshot: Any) -> None:
@@ -41,15 +38,13 @@ def test_another_file_in_place_of_the_draft(cook: Any, served: Any, check_snapsh
     scored = record("ml", draft=draft)
     draft.write_bytes(b"GGUF 12")
     write_record(scored, cook.directory / "moved.json")
-    done = served("serve", "moved.json")
-    assert done.status == 2
-    check_snapshot(done, "serve-other-draft")
+    check_snapshot(served("serve", "moved.json"), "serve-other-draft")
 
 
 def test_no_such_engine(served: Any) -> None:
     done = served("serve", "--engine", "nowhere", "--print")
     assert done.status == 5
-    assert Path(served.directory / "cook-home" / "serve.key").exists() is False
+    assert not (served.directory / "cook-home" / "serve.key").exists()
 
 
 def test_a_name_that_means_another_pick_than_before_says_so(
@@ -64,7 +59,7 @@ def test_a_name_that_means_another_pick_than_before_says_so(
     assert "picks no draft" not in served("serve", "q@2026-11-21", "--print").stderr
 
 
-def test_a_context_beyond_the_model_s_is_told(served: Any) -> None:
+def test_a_context_beyond_the_model_s_is_warned_of(served: Any) -> None:
     done = served("serve", "r", "--print", "--context", "1048576")
     assert "--ctx-size 1048576" in done.stdout
     assert "beyond what the target was trained on" in done.stderr

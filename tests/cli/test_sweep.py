@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from cook.nightly.history import Night, append, night_of
 from cook.record.record import Record, write_record
 from tests.nightly.nights import Series, World
@@ -67,15 +69,22 @@ def test_against_a_history_the_last_good_night_counts(cook: Any) -> None:
     assert "compared with 2026-11-18T02:00:00Z" in done.stderr
 
 
-def test_nothing_to_compare_with_is_said(cook: Any) -> None:
-    name = written(cook, "tonight.json", record("2026-11-20T02:00:00Z"))
-    done = cook("report", name, "--against", "none.jsonl")
-    assert done.status == 2
-    assert "no such history" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("report tonight.json --against none.jsonl", "no such history"),
+        ("report tonight.json --against h.jsonl", "no earlier good night of tiny"),
+        ("sweep demo --cell demo-bundeld", "did you mean `demo-bundled`?"),
+        ("sweep demo --plan --all", "cannot be asked together"),
+        ("sweep demo --report nowhere", "no such folder"),
+    ],
+)
+def test_what_cannot_be_answered(cook: Any, words: str, message: str) -> None:
+    written(cook, "tonight.json", record("2026-11-20T02:00:00Z"))
     append(cook.directory / "h.jsonl", nights(record("2026-11-21T02:00:00Z"))[0])
-    done = cook("report", name, "--against", "h.jsonl")
+    done = cook(*words.split())
     assert done.status == 2
-    assert "no earlier good night of tiny" in done.stderr
+    assert message in done.stderr
 
 
 def test_faults_of_a_pipeline_have_their_place(cook: Any) -> None:
@@ -93,15 +102,3 @@ def test_the_plan_is_one_line_on_stdout(cook: Any) -> None:
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["include"][0]["cell"] == "demo-bundled"
     assert json.loads(cook("sweep", "demo", "--plan", "--json").stdout) == json.loads(line)
-
-
-def test_a_cell_that_is_not_there_and_questions_that_do_not_go_together(cook: Any) -> None:
-    done = cook("sweep", "demo", "--cell", "demo-bundeld")
-    assert done.status == 2
-    assert "did you mean `demo-bundled`?" in done.stderr
-    done = cook("sweep", "demo", "--plan", "--all")
-    assert done.status == 2
-    assert "cannot be asked together" in done.stderr
-    done = cook("sweep", "demo", "--report", "nowhere")
-    assert done.status == 2
-    assert "no such folder" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import time
@@ -18,15 +17,11 @@ from cook.engines.server import free_port
 from cook.paths import demo_dir
 from tests.http_server import Fake, Status, serving
 
-ATTACKS = {
-    "the flag": ["--model-url", "URL"],
-    "short": ["-mu", "URL"],
-    "underscores": ["--model_url", "URL"],
-    "equals": ["--model-url=URL"],
-    "behind a harmless one": ["--numa", "isolate", "--model-url", "URL"],
-    "as a value": ["--numa", "--model-url", "URL"],
-    "twice": ["--numa", "isolate", "--numa", "--model-url", "URL"],
-}
+FLAG = "--model-url URL"
+SPELLINGS = (
+    *(FLAG, "-mu URL", "--model_url URL", "--model-url=URL", f"--numa isolate {FLAG}"),
+    *(f"--numa {FLAG}", f"--numa isolate --numa {FLAG}"),
+)
 PLACES = ("imatrix", "evaluate", "target", "baseline", "draft")
 RECIPE = """\
 version: 1
@@ -63,7 +58,7 @@ def site() -> Iterator[Fake]:
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's model, beside the recipe; cook runs here."""
+    """The user's model, next to the recipe; cook runs here."""
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "cook-home"))
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.gguf"
@@ -72,20 +67,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def recipe(folder: Path, place: str = "", words: list[str] | None = None, url: str = "") -> Path:
+def recipe(folder: Path, place: str = "", words: str = "", url: str = "") -> Path:
     text = RECIPE
     for name in PLACES:
-        listed = ", ".join(f"'{word.replace('URL', url)}'" for word in words or ())
-        extra = f"extra: [{listed}]" if name == place else ""
-        if name == "baseline":
-            said = f", {extra}" if extra else ""
-        else:
-            said = f", args: {{{extra}}}" if extra else ""
-        text = text.replace(name.upper(), said)
+        extra = f"extra: {words.replace('URL', url).split()}"
+        said = f", {extra}" if name == "baseline" else f", args: {{{extra}}}"
+        text = text.replace(name.upper(), said if name == place else "")
     path = folder / "gift.yaml"
     path.write_text(text)
     return path
@@ -94,33 +81,35 @@ def recipe(folder: Path, place: str = "", words: list[str] | None = None, url: s
 @pytest.mark.engine
 def test_the_attack_is_a_real_one(site: Fake, mine: Path, bundled: Any, tmp_path: Path) -> None:
     """What the guard is for: this engine, started so, overwrites the file that it was to load."""
-    before = sha256(mine)
+    before = mine.read_bytes()
     argv = [str(bundled.tool("server")), "-m", str(mine), "--port", str(free_port())]
     argv += ["--host", "127.0.0.1", "--model-url", site.url]
     environment = engine_environment(tuple(map(Path, bundled.facts.library_path)), repack=False)
     with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
         deadline = time.monotonic() + 60
-        while sha256(mine) == before and time.monotonic() < deadline and server.poll() is None:
+        while mine.read_bytes() == before and time.monotonic() < deadline and server.poll() is None:
             time.sleep(0.2)
         server.kill()
     assert site.asked
-    assert sha256(mine) != before
+    assert mine.read_bytes() != before
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [*((place, FLAG) for place in PLACES), *(("target", words) for words in SPELLINGS[1:])],
+)
 def test_no_spelling_in_no_place_reaches_the_model(
-    site: Fake, mine: Path, place: str, attack: str, capsys: pytest.CaptureFixture[str]
+    site: Fake, mine: Path, place: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sha256(mine)
-    path = recipe(mine.parent, place, ATTACKS[attack], site.url)
+    before = mine.read_bytes()
+    path = recipe(mine.parent, place, words, site.url)
     assert main(["build", str(path)]) == 2
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     row = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if site.url in line)
-    assert f"gift.yaml:{row}:" in told
-    assert "it downloads, and writes over files" in told
+    assert f"gift.yaml:{row}:" in said
+    assert "it downloads, and writes over files" in said
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
     assert not (mine.parent / "cook-home" / "store").exists()
 
 
@@ -140,19 +129,19 @@ def test_no_spelling_in_no_place_reaches_the_model(
 def test_every_command_that_takes_a_recipe(
     site: Fake, mine: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sha256(mine)
-    recipe(mine.parent, "target", ATTACKS["the flag"], site.url)
+    before = mine.read_bytes()
+    recipe(mine.parent, "target", FLAG, site.url)
     (mine.parent / "night.yaml").write_text("version: 1\nname: n\nrecipes: [gift.yaml]\n")
     assert main(command) == 2
     assert "it downloads, and writes over files" in capsys.readouterr().err
-    assert (site.asked, sha256(mine)) == ([], before)
+    assert (site.asked, mine.read_bytes()) == ([], before)
 
 
-def test_a_recipe_beside_its_own_programs(
+def test_a_recipe_next_to_its_own_programs(
     mine: Path, standin_engine: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which directory's programs run is for the user to say, not for a recipe."""
-    folder = standin_engine(name="beside").facts.bin_dir
+    folder = standin_engine(name="own").facts.bin_dir
     path = recipe(mine.parent)
     path.write_text(path.read_text().replace("bundled", f"x={folder}"))
     assert main(["plan", str(path)]) == 2
@@ -164,29 +153,29 @@ def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
     site: Fake, mine: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The flag reaches the tool, as the user says; the engine's offline mode still holds."""
-    before = sha256(mine)
-    path = recipe(mine.parent, "target", ATTACKS["the flag"], site.url)
+    before = mine.read_bytes()
+    path = recipe(mine.parent, "target", FLAG, site.url)
     assert main(["plan", str(path), "--allow-unsafe-args"]) == 0
     assert "let through by --allow-unsafe-args" in capsys.readouterr().err
     main(["build", str(path), "--allow-unsafe-args", "--threads", "1"])
     logs = (mine.parent / "cook-home" / "logs").rglob("*")
     assert any(site.url in file.read_text(errors="replace") for file in logs if file.is_file())
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.engine
 def test_a_shell_s_variables_reach_no_tool(
     site: Fake, mine: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sha256(mine)
+    before = mine.read_bytes()
     for name in ("LLAMA_ARG_MODEL_URL", "HF_ENDPOINT", "MODEL_ENDPOINT"):
         monkeypatch.setenv(name, site.url)
     monkeypatch.setenv("LLAMA_ARG_HF_REPO", "a/b")
     monkeypatch.setenv("LLAMA_ARG_MODEL", "/nowhere.gguf")
     assert main(["build", str(recipe(mine.parent)), "--threads", "1"]) == 0
     assert site.asked == []
-    assert sha256(mine) == before
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.engine

@@ -1,4 +1,4 @@
-"""Frozen outputs of cook: ``python -m tests.oracles.freeze`` writes all of them anew.
+"""Frozen outputs of cook: ``python -m tests.oracles.freeze`` writes all of them again.
 
 What stays the same through the rewrite of the house is held by the files of tests/data/oracles.
 Arguments go to pytest: ``-m 'not engine'``, ``-k recipes``.
@@ -38,8 +38,7 @@ def require_frozen(name: str, lines: Iterable[str]) -> None:
             f"{file.name} is frozen, and cook's output differs from it in {len(gone) + len(came)} "
             "lines:\n"
             + "\n".join((*gone[:12], *came[:12]))
-            + f"\nIf the change is meant, `{COMMAND}` writes the file anew, and the commit gives "
-            "the reason."
+            + f"\nIf the change is meant, `{COMMAND}` writes the file, and the commit says why."
         )
 
 

@@ -32,14 +32,8 @@ def counts(runs: Iterable[Simulation]) -> str:
     for run in runs:
         for field in fields(run):
             steps.update(getattr(run, field.name).astype("<i8").tobytes())
-    sums = (
-        sum(run.draft_n for run in runs),
-        sum(run.draft_n_accepted for run in runs),
-        sum(run.cycles for run in runs),
-        sum(run.steps for run in runs),
-        sum(int(run.decodes.sum()) for run in runs),
-        sum(int(run.catch_up.sum()) for run in runs),
-    )
+    names = ("draft_n", "draft_n_accepted", "cycles", "steps", "decodes", "catch_up")
+    sums = (sum(int(np.sum(getattr(run, name))) for run in runs) for name in names)
     return "\t".join((*map(str, sums), steps.hexdigest()[:12]))
 
 

@@ -5,15 +5,13 @@ One short build is shared. Nothing here asks how fast the machine was.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 
 from cook.cli.main import main
@@ -126,9 +124,8 @@ def test_it_is_published_and_served_as_far_as_a_dry_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COOK_HOME", str(real_home))
-    assert (
-        main(["publish", "short", "me/SmolLM2-GGUF", "--dry-run", "--license", "apache-2.0"]) == 0
-    )
+    words = ["me/SmolLM2-GGUF", "--dry-run", "--license", "apache-2.0"]
+    assert main(["publish", "short", *words]) == 0
     card = capsys.readouterr()
     assert "license: apache-2.0" in card.out
     assert str(real_home) not in card.out
@@ -142,27 +139,22 @@ def test_it_is_published_and_served_as_far_as_a_dry_run(
 def test_it_answers_when_it_is_served(record: Record, real_home: Path) -> None:
     command = [sys.executable, "-m", "cook", "serve", "short", "--port", "0"]
     command += ["--candidate", "Q8_0 n_max=2"]
+    environment = {**os.environ, "COOK_HOME": str(real_home), "PYTHONUNBUFFERED": "1"}
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(
-        command,
-        env=_environment(real_home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, env=environment, stdout=pipe, stderr=nothing, text=True
     ) as server:
         try:
             assert server.stdout is not None
             address = next(line for line in server.stdout if "http://" in line).split()[-1]
             asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
-            request = urllib.request.Request(
+            key = (real_home / "serve.key").read_text().strip()
+            document = httpx.post(
                 f"{address}/v1/chat/completions",
-                json.dumps(asked | {"max_tokens": 24, "temperature": 0}).encode(),
-                {
-                    "Content-Type": "application/json",
-                    "Authorization": f"Bearer {(real_home / 'serve.key').read_text().strip()}",
-                },
-            )
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                document: Any = json.load(answer)
+                json=asked | {"max_tokens": 24, "temperature": 0},
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=120,
+            ).json()
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)
@@ -194,7 +186,3 @@ def test_the_shipped_recipe_is_built(real_home: Path, monkeypatch: pytest.Monkey
     assert made.pick.candidate is not None
     assert len({c.draft for c in made.candidates if c.settings}) == 7
     assert not plan(prepare("smollm2-135m", plan_only=True)).stale
-
-
-def _environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "COOK_HOME": str(home), "PYTHONUNBUFFERED": "1"}
