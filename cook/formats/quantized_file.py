@@ -28,7 +28,7 @@ from cook.formats.gguf_writer import encode
 from cook.formats.imatrix_file import Imatrix
 from cook.formats.quant_types import Flavour, by_id, by_name, needs_imatrix, stored_type
 
-LAYOUT_VERSION = "general.quantization_version"
+QUANTIZATION_VERSION = "general.quantization_version"
 _MOST_BYTES = 127
 """Limit on a text that an engine adds to the metadata."""
 OUTPUT, EMBEDDINGS = "output.weight", "token_embd.weight"
@@ -54,7 +54,7 @@ def quantized_metadata(
             metadata.pop(key, None)
         metadata[key] = encode(value, kind)
 
-    put(LAYOUT_VERSION, quantization_version, ValueType.UINT32)
+    put(QUANTIZATION_VERSION, quantization_version, ValueType.UINT32)
     if flavour is Flavour.LLAMA_CPP:
         put("general.file_type", file_type, ValueType.UINT32)
     if imatrix is not None:

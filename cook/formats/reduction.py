@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 from cook.errors import InputError
 from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, sharing_padding
-from cook.formats.quantized_file import LAYOUT_VERSION
+from cook.formats.quantized_file import QUANTIZATION_VERSION
 
 EXPERTS_USED = "expert_used_count"
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_LAST = (LAYOUT_VERSION, "general.file_type")
+_LAST = (QUANTIZATION_VERSION, "general.file_type")
 """What llama-quantize states again, and so moves to the end."""
 _NOT_BY_LAYER = ("rope.dimension_sections",)
 """Lists of as many values as a small model may happen to have layers."""

@@ -19,7 +19,12 @@ from cook.engines.worker.compile import locate, quantization_version
 from cook.formats.gguf import ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, sharing_padding, tensor_at, write_gguf_file
 from cook.formats.quant_types import by_name
-from cook.formats.quantized_file import LAYOUT_VERSION, OUTPUT, output_tensor, require_output_type
+from cook.formats.quantized_file import (
+    OUTPUT,
+    QUANTIZATION_VERSION,
+    output_tensor,
+    require_output_type,
+)
 from cook.graph.step import Cost, Input, JsonValue, Source, Workbench
 from cook.steps.quantize import make_tensors, seconds_a_weight
 from cook.steps.work import MODEL_FILE, ModelStep, written_model
@@ -84,7 +89,7 @@ class OutputTypeStep(ModelStep):
         tensors.append(tensor_at(OUTPUT, tensor.shape, wanted.id, made[tensor.name]))
         metadata = file.raw_metadata()
         version = quantization_version(locate(self.engine))
-        metadata[LAYOUT_VERSION] = encode(version, ValueType.UINT32)
+        metadata[QUANTIZATION_VERSION] = encode(version, ValueType.UINT32)
         metadata |= sharing_padding(metadata, tensors, file.alignment)
         output = bench.directory / MODEL_FILE
         write_gguf_file(output, metadata, tensors, alignment=file.alignment, durable=False)
