@@ -192,7 +192,7 @@ def test_fewer_experts_go_through_a_build_as_quants_do(others: Path, engine: Any
         *("Q8_0 experts=2", "Q8_0 experts=1", "target experts=4"),
         "target experts=4 prune_layers=3",
     ]
-    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    kinds = [step.kind for step in record.steps]
     assert (kinds.count("quantize"), kinds.count("reduce")) == (1, 3)
     whole, fewer, wide, short = record.drafts
     assert (whole.reduction.experts, fewer.reduction.experts) == (2, 1)
