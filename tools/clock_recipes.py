@@ -14,6 +14,8 @@ from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
 from cook.paths import demo_dir
 
 BYTES_A_TOKEN, LAYERS, LONGEST = 2.9, 5, 32_768
+TRAINED = 4_096
+"""Tokens that the demo's target was trained on: a server gives no more."""
 RECIPE = Template("""\
 version: 1
 name: head-$name
@@ -65,6 +67,7 @@ def main(folder: Path) -> None:
         ]
         prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         name = f"{'demo' if demo else 'pair'}-{tokens}"
+        room = -(-int(tokens * 1.35 + reply + 64) // 256) * 256
         recipe = RECIPE.substitute(
             name=name,
             draft=OTHER if demo else "",
@@ -73,7 +76,7 @@ def main(folder: Path) -> None:
             reply=reply,
             threads=threads,
             minutes=minutes,
-            context=-(-int(tokens * 1.35 + reply + 64) // 256) * 256,
+            context=min(room, TRAINED) if demo else room,
         )
         (folder / f"{name}.yaml").write_text(recipe, "utf-8")
         print(folder / f"{name}.yaml")
