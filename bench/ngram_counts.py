@@ -2,7 +2,7 @@
 
 One server a method answers all prompts in order, so that what it keeps from one request to the
 next counts, too. Mainline tells the tokens that it wrote; ik does not, so that its replies are
-written by its own library first, and it is told where a server wrote another text.
+written by its own library first, and the lines say where a server wrote another text.
 Not a timing: other programs may run beside it.
 """
 

@@ -92,7 +92,7 @@ def find_compiler() -> str | None:
 
 
 def missing_prerequisites() -> list[str]:
-    """What building needs and this machine lacks, each with the line that installs it."""
+    """What building needs and is missing here, each with the line that installs it."""
     missing = []
     if find_compiler() is None:
         missing.append("no C++ compiler found: sudo apt install g++ (or set CXX)")

@@ -50,7 +50,7 @@ class Problem:
     """One fault in a recipe: where (1-based line and column) and what.
 
     ``kind`` is ``"recipe"``; ``"file"`` for a file that is not there; or ``"prerequisite"`` where
-    the recipe is sound but the engine at hand lacks something that it needs: exit 5, not 2.
+    the recipe is sound but the engine at hand does not have what it needs: exit 5, not 2.
     """
 
     file: str

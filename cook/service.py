@@ -181,14 +181,16 @@ def read_or_make_key(path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        pass
+        return _read_key(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    else:
-        key = secrets.token_hex(24)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(key + "\n")
-        return key
+    key = secrets.token_hex(24)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key + "\n")
+    return key
+
+
+def _read_key(path: Path) -> str:
     try:
         mode = path.stat().st_mode
         text = path.open("rb").read(MAX_KEY_BYTES + 1).decode("utf-8", "replace").strip()

@@ -21,17 +21,17 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 2_719,
+    "cli": 2_723,
     "nightly": 1_657,
-    "service": 342,
+    "service": 344,
     "inspection": 345,
     "score_url": 228,
     "search": 1_952,
-    "job": 6_045,
+    "job": 6_051,
     "hub": 1_537,
-    "logs": 1_232,
-    "report": 3_917,
-    "steps": 4_233,
+    "logs": 1_237,
+    "report": 3_914,
+    "steps": 4_236,
     "scoring": 3_369,
     "record": 1_421,
     "recipe": 6_123,
@@ -116,7 +116,7 @@ UNIMPORTED = {
     "cook.cli.sweep": _COMMAND,
     "cook.cli.trace": _COMMAND,
     "cook.closing": "an interface; what closes is tested where it does",
-    "cook.documents.located": "tests/recipe/test_load.py: every fault of a recipe is told by it",
+    "cook.documents.located": "tests/recipe/test_load.py: it reports every fault of a recipe",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
 }
 """Modules that no test file without an engine imports, each with the reason."""

@@ -1,6 +1,6 @@
 """Small changes of cook's code that its tests should catch, drawn by a committed seed.
 
-    python tools/mutants.py list              writes tests/data/oracles/mutants.json anew
+    python tools/mutants.py list              draws tests/data/oracles/mutants.json again
     python tools/mutants.py run [NUMBER ...]  runs all of them, or those; a line each on stdout
 
 A run changes a copy of the checkout, and runs the module's own test files and the oracles there,

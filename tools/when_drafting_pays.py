@@ -52,13 +52,13 @@ def cycles_of(record: Record, draft: str) -> list[Cycle]:
     one_s = bare.predicted.figures.decode_ms / bare.predicted.figures.tokens / 1000
     found = []
     for candidate in record.candidates:
-        told, settings = candidate.predicted, candidate.settings
-        if candidate.draft != draft or told is None or settings is None or settings.p_min:
+        predicted, settings = candidate.predicted, candidate.settings
+        if candidate.draft != draft or predicted is None or settings is None or settings.p_min:
             continue
-        cycles = told.figures.cycles
+        cycles = predicted.figures.cycles
         if cycles:
-            parts = tuple(getattr(told, name) / cycles / one_s for name, _ in PART_NAMES)
-            yielded = told.figures.tokens / cycles
+            parts = tuple(getattr(predicted, name) / cycles / one_s for name, _ in PART_NAMES)
+            yielded = predicted.figures.tokens / cycles
             found.append(Cycle(settings.n_max, yielded, sum(parts), parts))
     return sorted(found, key=lambda cycle: cycle.n_max)
 
@@ -142,8 +142,8 @@ def page(record: Record) -> str:
         + " |"
         for c in cycles
     )
-    told = conditions.answers(record.slots or ())
-    slots = "\n".join(f"- {one}" for one in told or ["this run was of one slot."])
+    answers = conditions.answers(record.slots or ())
+    slots = "\n".join(f"- {one}" for one in answers or ["this run was of one slot."])
     return TEMPLATE.read_text(encoding="utf-8").format(
         draft=draft,
         best=best.n_max,

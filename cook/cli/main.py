@@ -119,7 +119,7 @@ def build_app(only: str | None = None) -> typer.Typer:
     app.info.epilog = _verbatim(EPILOG)
     for name, summary in COMMANDS.items():
         if only not in (None, name):
-            app.command(name, help=summary)(lambda: None)
+            app.command(name, help=summary)(_unused)
             continue
         module = import_module(f"cook.cli.{name}")
         if name not in MEMBERS:
@@ -135,6 +135,10 @@ def build_app(only: str | None = None) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
     app.command(name, help=_verbatim(inspect.getdoc(function)))(with_output(function))
+
+
+def _unused() -> None:
+    raise AssertionError("this command was not the one asked for")
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:

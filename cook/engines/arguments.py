@@ -126,7 +126,7 @@ def place(args: Arguments, given: ModelArgs) -> None:
 def placement(engine: Engine, tool: str, given: ModelArgs) -> tuple[str, ...]:
     """``given`` as flags of ``llama-<tool>``, for the ``args`` of a job.
 
-    PrerequisiteError for one that the tool lacks.
+    PrerequisiteError for one that the tool does not have.
     """
     args = Arguments(engine, tool)
     place(args, given)

@@ -66,8 +66,8 @@ class Server(ServerClient):
     processor time while a request waits. ``argv`` makes the command line from a port and a key
     file; absent, it is the engine's own for ``job``. ``port`` and ``key`` are free ones unless
     given; ``on_output`` sees the server's output as it comes. Raises PrerequisiteError for a
-    setting that the engine lacks (before anything starts), StepError when it does not get ready,
-    does not draft although it was given a draft, dies, hangs, or answers nonsense.
+    setting that the engine does not have (before anything starts), StepError when it does not get
+    ready, does not draft although it was given a draft, dies, hangs, or answers nonsense.
     """
 
     def __init__(

@@ -92,16 +92,18 @@ def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> Rec
     assert key.ngram is not None, "asked of n-grams only"
     rounds = list(dealt.outcomes(forecaster.outcomes.result))
     known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]
-    plan = forecaster.plan
+    if not known:
+        return None
+    plan, trace = forecaster.plan, forecaster.trace
     draft = next((d for d in plan.every if plan.is_of(d, key)), None)
     seen = forecaster.texts(draft) if draft is not None else {}
     limits = {"n_predict": plan.n_predict, "context": plan.context}
+    eog = frozenset(trace.header.eog)
     pairs: list[tuple[PromptRun, Simulation]] = []
     for outcome in known:
-        trace = forecaster.trace
-        eog = frozenset(trace.header.eog)
+        assert outcome.warm_up is not None, "chosen so"
         server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
-        prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up or ())
+        prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
         server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))
         for run in outcome.runs:
             recorded = trace.reply(run.id)

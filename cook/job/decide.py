@@ -410,7 +410,8 @@ class Decision:
             near = [c for c in able if found.chance[c.key] >= PROMISING]
             leading = [c for c in able if ran.get(c.key)]
             leading = [max(leading, key=lambda c: found.value[c.key])] if leading else []
-            leading += [c for c in able if ran and not self.decided and c.key == found.rival]
+            if ran and not self.decided:
+                leading += [c for c in able if c.key == found.rival]
             if not ran:
                 firsts = {c.live.draft: c for c in reversed(able)}.values()
                 best = sorted(firsts, key=lambda c: -found.value[c.key])[:FILES]

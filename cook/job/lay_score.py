@@ -76,7 +76,7 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     rivals = as_rivals(engine.flavour, score.rivals, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
-    warnings = [*_doubts(rivals, drafts, engine, score)]
+    warnings = [*_warnings(rivals, drafts, engine, score)]
     if score.method == "replay":
         warnings += [f"{name}: live only: {why}" for name, why in live_only.items()]
     forecast = None
@@ -483,7 +483,7 @@ def settings_on(flavour: str, score: ScoreSpec, *, head: bool = False) -> tuple[
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
 
 
-def _doubts(
+def _warnings(
     rivals: Sequence[Rival], drafts: Sequence[DraftPlan], engine: Engine, score: ScoreSpec
 ) -> Iterator[str]:
     """A warning for each n-gram method whose numbers this engine may misuse, and one where the

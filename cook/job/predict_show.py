@@ -345,11 +345,6 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
     """What else could be done, a line each, and whether it is worth it."""
     bare = whole.no_draft.figures.decode_speed if whole.no_draft is not None else None
 
-    def span(ends: tuple[float | None, float | None]) -> str:
-        """``62.1%``, or ``62.1 to 63.4%`` where what was not stored matters."""
-        known = dict.fromkeys(f"{100 * end:.1f}" for end in ends if end is not None)
-        return "nothing" if None in ends else f"{' to '.join(known)}%"
-
     for draft in whole.drafts:
         for chain in dict.fromkeys(one.sampling for one in draft.expected):
             # The best length under another sampling chain, by both rules: the fastest, or without
@@ -365,7 +360,7 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
                         end[1][0].acceptance_length or 0.0,
                     ),
                 )
-                accepted = span((low.acceptance, high.acceptance))
+                accepted = _span(low.acceptance, high.acceptance)
                 parts.append(f"{words}n_max={n_max} {accepted} accepted")
                 if bare and low.decode_tokens_per_s is not None:
                     gains.append(low.decode_tokens_per_s / bare)
@@ -385,3 +380,11 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
                 f"{now:.2f}x"
             )
             yield line if max(pearl, dsi) > max(now, 1) else f"{NOT_WORTH_IT}: {line}"
+
+
+def _span(low: float | None, high: float | None) -> str:
+    """``62.1%``, or ``62.1 to 63.4%`` where what was not stored matters."""
+    if low is None or high is None:
+        return "nothing"
+    ends = dict.fromkeys(f"{100 * end:.1f}" for end in (low, high))
+    return f"{' to '.join(ends)}%"

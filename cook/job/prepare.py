@@ -250,7 +250,7 @@ def _require_sound(
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
-    """InputError or PrerequisiteError for an argument that the server has not, before it runs."""
+    """InputError or PrerequisiteError for an argument that the server does not know."""
     lives = [one.live for one in configurations]
     prompts = {prompt.whole for live in lives for prompt in live.prompts}
     longest = max((len(text.encode()) for text in prompts), default=0) + TEMPLATE_TOKENS
@@ -295,7 +295,7 @@ def _shares(
     loaded: LoadedRecipe, engines: Sequence[Engine]
 ) -> list[tuple[Engine, LoadedRecipe, tuple[Excluded, ...]]]:
     """What each engine makes of a recipe, with what it leaves to others; one engine makes all, or
-    says what it has not. So does the first of several, of what none of them can make."""
+    says what it cannot make. So does the first of several, of what none of them can make."""
     if len(engines) == 1:
         return [(engines[0], loaded, ())]
     shares = []

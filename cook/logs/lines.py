@@ -3,8 +3,8 @@
 The engine's own words count wherever a log collector put them: behind the prefix of a router's
 child, journald, a container, syslog or ``grep -n``, in a quoted field, or in the text of a JSON log
 line. What a user pasted into a prompt stands inside a JSON string and is never read. Figures that
-contradict each other (a rate that is not tokens over time) are refused whole, and so is a line with
-the engine's words that cannot be read.
+contradict each other (a rate that is not tokens over time) are refused whole, and a line with the
+engine's words that cannot be read is :class:`Unread`, so that it is counted.
 """
 
 from __future__ import annotations
@@ -105,14 +105,18 @@ class SweepRow:
 
 
 class Refused(NamedTuple):
-    """A line whose figures contradict each other, and how; or, ``unread``, one with the engine's
-    words for a request's figures that could not be read, as it stands."""
+    """A line whose figures contradict each other; ``why`` says how."""
 
     why: str
-    unread: bool = False
 
 
-Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused
+class Unread(NamedTuple):
+    """A line with the engine's words for a request's figures that could not be read."""
+
+    text: str
+
+
+Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused | Unread
 
 
 @lru_cache(maxsize=1024)
@@ -275,7 +279,7 @@ def _text(rest: str, where: Where, prefix: _Prefix, before: str) -> Iterable[Eve
             return ()
         match = (_TIMES if first == "eva" else _SHARE).match(rest)
         if match is None or not prefix.readable:
-            return (Refused(readable(before + rest), unread=True),)
+            return (Unread(readable(before + rest)),)
         if first == "eva":
             return (_timing(rest, match, where, prefix.prompt),)
         return (_acceptance(match, where),)

@@ -29,6 +29,7 @@ from cook.logs.lines import (
     Refused,
     SweepRow,
     Timing,
+    Unread,
     Where,
     document_events,
     events_of,
@@ -229,9 +230,9 @@ class LogReader:
         self._lines += block.count(b"\n", counted)
 
     def _take(self, event: Event, line: int) -> None:
-        if isinstance(event, Refused) and event.unread:
+        if isinstance(event, Unread):
             self._unread += 1
-            self._first_unread = self._first_unread or Suspect(line, event.why)
+            self._first_unread = self._first_unread or Suspect(line, event.text)
         elif isinstance(event, Refused):
             self._refused += 1
             if len(self._suspects) < _MAX_REFUSED:

@@ -58,7 +58,7 @@ def check_recipe(
     """Check against an engine (else by the specification of the recipe's) and the models on this
     disk, quants against a GGUF or a tensor list (.tsv) in their source's place.
 
-    PrerequisiteError if nothing is wrong but that the engine lacks types.
+    PrerequisiteError if nothing is wrong but types that the engine does not have.
     """
     flavour = str(engine.flavour) if engine is not None else flavour_of(loaded)
     headers, unread = headers_of(loaded, on_this_disk)

@@ -123,7 +123,7 @@ def imatrix_problems(
             hint = "write `imatrix: {process_output: true}`, or choose a larger type for the output"
             yield at.problem(message, hint=hint)
         else:
-            message = f"{subject} needs importance data that the imatrix lacks ({some(names)})"
+            message = f"{subject} needs importance data that is not in the imatrix ({some(names)})"
             yield at.problem(message, hint=_OTHER_MODEL)
 
 
@@ -328,7 +328,7 @@ def raise_problems(problems: Sequence[Problem], *, strict: bool = False) -> None
     """Raise for errors (with ``strict`` also for warnings), if there are any.
 
     RecipeError (exit 2) with all of them; PrerequisiteError (exit 5), with all of them, where the
-    recipe is sound and the engine at hand lacks something.
+    recipe is sound and the engine at hand does not have all that it needs.
     """
     fatal = [p for p in problems if p.severity == "error" or strict]
     if not fatal:
@@ -379,7 +379,7 @@ def _engine_problems(
     for index, draft in enumerate(recipe.drafts):
         for place, name in enumerate(draft.output):
             engines = by_name(name).engines
-            if _lacks(name, engines, engine):
+            if _is_missing(name, engines, engine):
                 at = loaded.locations.at("drafts", index, "output", place)
                 yield _not_at_hand(at, name, engines, engine)
 
@@ -443,7 +443,7 @@ def no_head_imatrix(recipe: Recipe, flavour: str, alone: bool) -> str | None:
 def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
-    base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
+    base = _is_missing(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
     found = missing_of([rule.type for rule in quant.rules], engine)
     return tuple(dict.fromkeys((*((quant.ftype,) if base else ()), *found)))
 
@@ -451,10 +451,10 @@ def missing_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
 def missing_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
     """Those of ``types`` that ``engine`` has not."""
     at = _EngineAtHand(engine.flavour, engine.name, engine.facts)
-    return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
+    return tuple(name for name in types if _is_missing(name, by_name(name).engines, at))
 
 
-def _lacks(
+def _is_missing(
     name: str, engines: frozenset[str], engine: _EngineAtHand, *, base: bool = False
 ) -> bool:
     if engine.flavour not in engines:
@@ -469,11 +469,11 @@ def _lacks(
 def _capability_problems(quant: Quant, engine: _EngineAtHand) -> list[Problem]:
     """The types of ``quant`` that ``engine`` has not."""
     problems, base = [], ftype_by_name(quant.ftype).engines
-    if _lacks(quant.ftype, base, engine, base=True):
+    if _is_missing(quant.ftype, base, engine, base=True):
         problems.append(_not_at_hand(_where(quant), f"base type {quant.ftype}", base, engine))
     for rule in quant.rules:
         engines = by_name(rule.type).engines
-        if _lacks(rule.type, engines, engine):
+        if _is_missing(rule.type, engines, engine):
             problems.append(_not_at_hand(rule.at or _where(quant), rule.type, engines, engine))
     return problems
 

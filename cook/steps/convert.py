@@ -316,7 +316,7 @@ def _failed(converter: Converter, result: ProcessResult) -> CookError:
     output = result.stderr_tail + result.stdout_tail
     if found := _NO_MODULE.search(output):
         return PrerequisiteError(
-            f"{converter.python} lacks {found[1]}, which {converter.script} needs",
+            f"{converter.python} has no {found[1]}, which {converter.script} needs",
             hint=f"pip install -r {converter.script.parent}/requirements.txt into a Python "
             "environment, and name its python in COOK_CONVERTER_PYTHON",
         )

@@ -80,14 +80,17 @@ class RowsStep(Step[RowsOutcome]):
         held = trunk_bytes(self.target)
         if held is None:
             return None
-        tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens
-        return Cost((held,), computed_bytes=tokens * computed_bytes(self.target))
+        return Cost((held,), computed_bytes=self._tokens * computed_bytes(self.target))
 
     def predicted_bytes(self) -> int | None:
         file = header_if_there(self.target.path)
         width = file.integer(f"{file.architecture}.embedding_length") if file is not None else None
-        tokens = sum(self.trace.prompt_tokens()) + self.trace.tokens
-        return round(ROW_BYTES * tokens * width) if width else None
+        return round(ROW_BYTES * self._tokens * width) if width else None
+
+    @property
+    def _tokens(self) -> float:
+        """About as many as will be read."""
+        return sum(self.trace.prompt_tokens()) + self.trace.tokens
 
     def load(self, bench: Workbench, context: int) -> ModelLoad:
         """The target as it gives its rows."""

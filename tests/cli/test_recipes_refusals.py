@@ -75,9 +75,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "requantized": (quantized(model={"source": TARGET}, quant={"type": "Q4_0"}), "already quant"),
     "rows": (quantized({"ffn_down": "q4_K"}, model={"source": "odd.gguf"}), "q4_K"),
     "needs-an-imatrix": (quantized({"dense_ffn": "iq2_s"}, {".*": "q8_0"}), "needs an imatrix"),
-    "imatrix-lacks": (
+    "imatrix-without": (
         quantized({"dense_ffn": "iq2_s"}, {".*": "q8_0"}, imatrix={"file": "i.gguf"}),
-        "that the imatrix lacks",
+        "that is not in the imatrix",
     ),
     "embeddings": (
         quantized({"embeddings": "iq2_xs"}, imatrix={"file": "i.gguf"}),
@@ -107,9 +107,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "trace-target": (scored(trace="t.trace"), "t.trace"),
     # what servers are asked
     "slots": (scored(slots=[1, 32], draft={"n_max": 128}), "verify 4128 at once"),
-    "rival-lacks": (scored(rivals=["suffix"]), "has no suffix"),
+    "rival-missing": (scored(rivals=["suffix"]), "has no suffix"),
     "rival-number": (scored(rivals=[{"type": "ngram-mod", "p_min": 0.5}]), "does not use p_min"),
-    "first-lacks": (scored(draft={"n_max": 2, "after": ["suffix"]}), "has no suffix"),
+    "first-missing": (scored(draft={"n_max": 2, "after": ["suffix"]}), "has no suffix"),
     "draft-and-rival": (
         {**scored(rivals=["ngram-mod"]), "drafts": [{**READY, "name": "ngram-mod"}]},
         "is a draft and a rival",
@@ -198,7 +198,7 @@ def test_what_plan_refuses_check_refuses(case: str, refused: Refused, bundled: A
     [
         (quantized({"no_such_tensor": "q8_0"}), ("--strict",), "matches no tensor", 2),
         (scored(draft={"n_max": 2, "context": [512]}), ("--strict",), "changes nothing here", 2),
-        (scored(), ("--engine", "nobody"), "nobody", 5),
+        (scored(), ("--engine", "unknown"), "unknown", 5),
         (quantized(quant={"type": "IQ1_KT"}), ("--engine", "bundled"), "has no base type", 5),
         ({**quantized(), "engine": "ik_llama.cpp"}, ("--engine", "bundled"), "recipe needs ik", 5),
     ],

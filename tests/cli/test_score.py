@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
     "no-such-prompts": (2, (*PAIR, "--prompts", "nonsense")),
     "one-prompt": (2, (*PAIR, "--prompts", "one.jsonl")),
     "one-token": (2, (*PAIR, "--max-tokens", "1")),
-    "no-such-engine": (5, (*PAIR, "--engine", "nobody")),
+    "no-such-engine": (5, (*PAIR, "--engine", "unknown")),
     "cache-type-of-another-engine": (5, (*PAIR, "--draft-cache-type", "q6_0")),
     "other-tokens": (2, ("--target", TARGET, "tiny.gguf")),
     "trace-of-another-target": (2, ("--target", DRAFT, *GIVEN[2:])),

@@ -76,7 +76,7 @@ def test_usage(cook: Any, arguments: tuple[str, ...]) -> None:
     assert KEY not in done.stderr
 
 
-def test_nobody_there(cook: Any) -> None:
+def test_no_server_there(cook: Any) -> None:
     done = cook("score", "--url", "http://127.0.0.1:9", "--limit", "1")
     assert done.status == 1
     assert "is the server running?" in done.stderr

@@ -75,7 +75,7 @@ def test_a_ready_imatrix_without_what_a_type_needs(tmp_path: Path) -> None:
     result = check_recipe(loaded, None, demo_dir() / "draft-f16.gguf")
     (problem,) = [p for p in result.problems if p.severity == "error"]
     assert (problem.line, problem.column) == (5, 41)
-    assert "iq2_s needs importance data that the imatrix lacks" in problem.message
+    assert "iq2_s needs importance data that is not in the imatrix" in problem.message
 
 
 @pytest.mark.engine

@@ -172,7 +172,7 @@ def test_types_that_need_an_imatrix_are_known_without_a_model() -> None:
 def test_an_imatrix_that_lacks_tensors(recipe: Make, small: Tensors) -> None:
     needed = one("{routed_experts: iq2_s}, {'.*': q8_0}", more=CORPUS)
     (problem,) = found(needed, small, imatrix=PART_OF_IT)
-    assert "the imatrix lacks (blk.1.ffn_down_exps.weight)" in problem.message
+    assert "that is not in the imatrix (blk.1.ffn_down_exps.weight)" in problem.message
     quants = "{name: A, type: Q8_0, rules: [{routed_experts: q4_0}, {'.*': q8_0}]}"
     for more in ("", ", {name: B, extends: A, imatrix: false}"):
         loaded = recipe(f"quants: [{quants}{more}]\n{READY}")

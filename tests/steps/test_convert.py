@@ -91,7 +91,7 @@ def test_it_sees_the_model_and_nothing_else(
         ("unsupported", StepError, "MadeUpForCausalLM is not supported", "newer llama.cpp"),
         ("unknown-tokenizer", StepError, "pre-tokenizer was not recognized", "newer llama.cpp"),
         ("remote-code", StepError, "custom code", "convert this one yourself"),
-        ("no-torch", PrerequisiteError, "lacks torch", "COOK_CONVERTER_PYTHON"),
+        ("no-torch", PrerequisiteError, "has no torch", "COOK_CONVERTER_PYTHON"),
         ("truncated", StepError, "mmap length is greater", None),
         ("noweights", StepError, "0 of 1[0-9]+ parameters", None),
         ("silent", StepError, "never said", None),

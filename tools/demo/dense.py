@@ -252,8 +252,8 @@ def main() -> None:
     arguments = parser.parse_args()
     pair = dense_pair(arguments.folder, arguments.seed)
     held_out = (DEMO / "data" / "evaluation.txt").read_text(encoding="utf-8")
-    told = {"target": str(pair.target), "draft": str(pair.draft)}
-    print(json.dumps({**told, "same_likeliest_token": round(agreement(pair, held_out), 4)}))
+    files = {"target": str(pair.target), "draft": str(pair.draft)}
+    print(json.dumps({**files, "same_likeliest_token": round(agreement(pair, held_out), 4)}))
 
 
 if __name__ == "__main__":

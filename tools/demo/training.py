@@ -199,7 +199,7 @@ def own_batches(work: Path) -> list[tuple[str, Tensor]]:
 
 
 def load_grown(model: BailingMoe2, state: dict[str, Tensor]) -> None:
-    """Loads `state`; layers that it lacks are copies of its last one, silent at first.
+    """Loads `state`; layers that it does not have are copies of its last one, silent at first.
 
     Silent: what they add to the residual stream is zero, so that the deeper
     model starts with exactly the shallow one's loss.

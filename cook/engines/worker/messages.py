@@ -79,7 +79,7 @@ class ModelLoad:
     def known_to(self, names: Collection[str]) -> tuple[LibraryParameter, ...]:
         """The parameters that a library with those ``names`` has.
 
-        PrerequisiteError for a flag's that it lacks; a default that it lacks is none of it.
+        PrerequisiteError where one that a flag asks for is missing; a missing default is left out.
         """
         missing = [p for p in self.parameters if p.name not in names]
         if asked := next((p for p in missing if p.flag is not None), None):

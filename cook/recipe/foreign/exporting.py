@@ -149,7 +149,7 @@ def _why_not(pattern: str, wanted: Format, flavour: str) -> str | None:
 def _missing_types(
     quant: Quant, flavour: str, wanted: Format, rules: Sequence[Rule], where: Location
 ) -> Iterator[Problem]:
-    """Types that the engine which reads the format lacks, each once."""
+    """Types that the engine which reads the format does not have, each once."""
     missing: dict[str, Location] = {}
     for rule in rules:
         if flavour not in by_name(rule.type).engines and rule.type not in missing:

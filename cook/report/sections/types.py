@@ -3,10 +3,10 @@ and perplexity and KL divergence against size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from cook.record.record import Draft, Record
+from cook.record.record import Record
 from cook.report.canvas import LayerCell, Named, Plot, Sheet, map_plot, shade_of
 from cook.report.compared import (
     best_of_each,
@@ -122,44 +122,49 @@ PLOTS = (
 
 def quality(record: Record) -> Section:
     """Two plots, PPL and KLD, and the table of both."""
-    measured = {
-        name: [d for d in record.drafts if d.file_bytes and _figure(d, name) is not None]
-        for name, *_ in PLOTS
-    }
-    if not any(measured.values()):
+    best = picked_draft(record)
+    every: dict[str, dict[Named, float]] = {name: {} for name, *_ in PLOTS}
+    for draft in record.drafts:
+        for name, points in every.items():
+            figure = getattr(draft.quality, name, None)
+            if figure is not None and draft.file_bytes:
+                text = label_of(record, draft)
+                error = getattr(draft.quality, f"{name}_error") or 0.0
+                points[Named(draft.file_bytes, figure, text, text == best)] = error
+    if not any(every.values()):
         reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
         why = reasons[0] if reasons else "no quant was evaluated"
         return Section("quality", QUALITY, absent=why)
-    front = pareto(measured["perplexity"], "perplexity")
+    front = {point.text for point in pareto(every["perplexity"])}
     titles = [
         *("quant", "size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top, %", "PPL front"),
         *("alone t/s", "why not"),
     ]
     rows: list[Cells] = []
     for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
-        found = draft.quality
+        found, text = draft.quality, label_of(record, draft)
         rows.append(
             (
-                label_of(record, draft),
+                text,
                 size(draft.file_bytes),
                 number(draft.bpw, ".3f"),
                 perplexity(found),
                 divergence(found, 5),
                 number(found.p99_kld, ".4f") if found else None,
                 number(found.same_top_percent, ".1f") if found else None,
-                "yes" if draft in front else "",
+                "yes" if text in front else "",
                 number(draft.speed.tokens_per_s, ".0f") if draft.speed else None,
                 draft.quality_reason,
             )
         )
-    table = figures(titles, rows, pick=picked_draft(record), words=("why not",))
+    table = figures(titles, rows, pick=best, words=("why not",))
     if not any(row[-1] for row in rows):
         table = table.only(titles[:-1])
     blocks: list[Block] = []
     for name, title, column in PLOTS:
-        if measured[name]:
+        if every[name]:
             alt = table.only(("quant", "size", column)).alt(f"{title} against file size")
-            blocks.append(_quality_plot(record, name, title, measured[name], alt))
+            blocks.append(_quality_plot(record, name, title, every[name], alt))
         else:
             blocks.append(f"{title}: not measured in this record.")
     lead = (
@@ -169,33 +174,28 @@ def quality(record: Record) -> Section:
     return Section("quality", QUALITY, lead, (*blocks, table))
 
 
-def _figure(draft: Draft, name: str) -> float | None:
-    found: float | None = getattr(draft.quality, name, None)
-    return found
-
-
-def pareto(drafts: Sequence[Draft], name: str) -> list[Draft]:
-    """Those that no other one beats in size and in the figure, smallest first."""
-    front: list[Draft] = []
-    least = inf
-    for draft in sorted(drafts, key=lambda d: (d.file_bytes or 0, _figure(d, name) or 0.0)):
-        if (figure := _figure(draft, name) or 0.0) < least:
-            front.append(draft)
-            least = figure
+def pareto(points: Iterable[Named]) -> list[Named]:
+    """Points, of bytes and a figure, that no other one beats in both; smallest first."""
+    front: list[Named] = []
+    for point in sorted(points, key=lambda p: (p.x, p.y)):
+        if not front or point.y < front[-1].y:
+            front.append(point)
     return front
 
 
-def _quality_plot(record: Record, name: str, title: str, drafts: Sequence[Draft], alt: str) -> Plot:
-    order, best = order_of(record), picked_draft(record)
-    places = {label_of(record, d): (d.file_bytes or 0, _figure(d, name) or 0.0) for d in drafts}
+def _quality_plot(
+    record: Record, name: str, title: str, points: Mapping[Named, float], alt: str
+) -> Plot:
+    """``points``, of bytes and the figure, each with its standard error."""
+    order = order_of(record)
 
     def draw(sheet: Sheet) -> None:
-        unit, word = binary_unit(max(size_bytes for size_bytes, _ in places.values()))
+        unit, word = binary_unit(max(int(p.x) for p in points))
         axes = sheet.axes(f"file, {word}", title)
-        front = [places[label_of(record, draft)] for draft in pareto(drafts, name)]
+        front = pareto(points)
         axes.plot(
-            [size_bytes / unit for size_bytes, _ in front],
-            [figure for _, figure in front],
+            [p.x / unit for p in front],
+            [p.y for p in front],
             color=sheet.colour("muted"),
             linewidth=1.2,
             drawstyle="steps-post",
@@ -203,14 +203,12 @@ def _quality_plot(record: Record, name: str, title: str, drafts: Sequence[Draft]
         )
         if name == "perplexity" and record.source_quality is not None:
             sheet.level(axes, record.source_quality.perplexity, "source")
-        for draft in drafts:
-            label = label_of(record, draft)
-            size_bytes, figure = places[label]
-            colour, marker = sheet.series(order[label])
+        for point, error in points.items():
+            colour, marker = sheet.series(order[point.text])
             axes.errorbar(
-                [size_bytes / unit],
-                [figure],
-                yerr=[_figure(draft, f"{name}_error") or 0.0],
+                [point.x / unit],
+                [point.y],
+                yerr=[error],
                 fmt=marker,
                 color=colour,
                 markersize=6,
@@ -219,7 +217,6 @@ def _quality_plot(record: Record, name: str, title: str, drafts: Sequence[Draft]
                 zorder=3,
             )
         axes.margins(x=0.14, y=0.15)
-        named = [Named(at / unit, figure, n, n == best) for n, (at, figure) in places.items()]
-        sheet.name(axes, named, MOST_LABELS)
+        sheet.name(axes, [replace(p, x=p.x / unit) for p in points], MOST_LABELS)
 
     return Plot("divergence" if name == "mean_kld" else name, title, alt, draw)

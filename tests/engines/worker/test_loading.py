@@ -246,7 +246,7 @@ def an_example(option: Option) -> tuple[str, ...]:
 
 
 def test_the_library_has_what_the_table_sets(engine: Engine) -> None:
-    """As of the versions that were reviewed; an older one refuses what it lacks."""
+    """As of the versions that were reviewed; an older one refuses what it does not have."""
     have = parameter_names(locate(engine))
     count = 0
     for option in {o.spellings: o for o in OPTIONS[engine.flavour].values() if o.harmless}.values():

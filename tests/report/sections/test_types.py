@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.record.record import Draft, Quality, Record
+from cook.record.record import Record
+from cook.report.canvas import Named
 from cook.report.sections.types import MOST_MAPS, coverage, pareto, types
-from tests.bare_records import DRAFT
 from tests.report.records import plots_of, tables_of
 
 
@@ -27,19 +26,10 @@ def test_gaps_are_drawn_and_counted(record: Record) -> None:
     assert "the least covered is layer 2 with 42 of 48" in plot.alt
 
 
-def draft_of(size_bytes: int, figure: float) -> Draft:
-    return replace(DRAFT, file_bytes=size_bytes, quality=Quality(figure, 0.1, 20, 512))
-
-
-def place(draft: Draft) -> tuple[int, float]:
-    return draft.file_bytes or 0, draft.quality.perplexity
-
-
-@given(st.lists(st.builds(draft_of, st.integers(1, 50), st.floats(1, 50)), max_size=20))
-def test_the_front_is_what_nothing_beats(drafts: list[Draft]) -> None:
-    every = {place(draft) for draft in drafts}
-    front = [place(draft) for draft in pareto(drafts, "perplexity")]
-    for size_bytes, figure in front:
-        assert {p for p in every if p[0] <= size_bytes and p[1] <= figure} == {(size_bytes, figure)}
-    for size_bytes, figure in every:
-        assert any(p[0] <= size_bytes and p[1] <= figure for p in front), "beaten or equalled"
+@given(st.lists(st.builds(Named, st.integers(1, 50), st.floats(1, 50), st.just("x")), max_size=20))
+def test_the_front_is_what_nothing_beats(points: list[Named]) -> None:
+    every, front = ({(p.x, p.y) for p in some} for some in (points, pareto(points)))
+    for x, y in front:
+        assert {p for p in every if p[0] <= x and p[1] <= y} == {(x, y)}
+    for x, y in every:
+        assert any(p[0] <= x and p[1] <= y for p in front), "beaten or equalled"
