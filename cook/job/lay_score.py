@@ -324,7 +324,7 @@ def lay_forecast(
         label = f"{draft.name} kv={kind}" if len(kinds) > 1 else draft.name
         model = (engine, label, draft.model, trace)
         replay = HeadReplayStep(*model, rows, args, max(lengths), floor, streams)
-        curve = CurveStep(*model, args, False, widths, head=True)
+        curve = CurveStep(*model, args, False, widths, head=True, target=target)
         return HeadForecast(draft, kind, replay, curve, settings, profile)
 
     found = tuple(of_head(draft, kind) for draft in heads for kind in kinds)
@@ -436,7 +436,10 @@ def forecast_plan(
         label = f"{draft.name} kv={cache_type}" if len(draft_args) > 1 else draft.name
         model = (engine, label, draft.model, trace, args)
         replay = ReplayStep(*model, rollout_steps=rollouts, rollout_floor=floor, top=top)
-        curve = CurveStep(*model, False, widths=widths_for(drafted)) if timed else None
+        curve = None
+        if timed:
+            verified_by = target[0] if target is not None else None
+            curve = CurveStep(*model, False, widths_for(drafted), target=verified_by)
         return DraftForecast(draft, cache_type, replay, curve)
 
     verify = plain = None

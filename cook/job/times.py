@@ -70,6 +70,7 @@ class TimedPlan:
             draft_sample_s=mine.sample_s if mine else 0.0,
             target_prefill=self.prompts(step),
             draft_prefill=self.over_link(prefill) if prefill else None,
+            reload_s=mine.reload_s if mine is not None and self.link is None else 0.0,
         )
 
     def over_link(self, curve: BatchCurve, rows: int = 1) -> BatchCurve:

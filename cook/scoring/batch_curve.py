@@ -94,7 +94,8 @@ class Timings:
 
     ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
-    token. ``*_prefill``: a whole prompt by its tokens.
+    token. ``*_prefill``: a whole prompt by its tokens. ``reload_s``: what a step that drafts takes
+    beyond its batches one by one.
     """
 
     verify: BatchCurve
@@ -103,6 +104,7 @@ class Timings:
     draft_sample_s: float = 0.0
     target_prefill: BatchCurve | None = None
     draft_prefill: BatchCurve | None = None
+    reload_s: float = 0.0
 
     def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
         """Seconds that a request takes on top of its decoding, all models; 0 if not measured.

@@ -3,9 +3,9 @@
 decode time = sum over steps [ t_v(L+1) + draft cost + sampling ], where the draft cost is,
 for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
 that keep the draft's cache, its single decodes plus what it has to catch up with (a head: what was
-accepted). Speed is (tokens - 1) / time: the first token comes with the prompt. The reading of
-prompts, by both models, is no part of it, wherever an engine counts it
-(:mod:`cook.scoring.batch_curve`).
+accepted); and where it drafts, what its weights take to come back into the caches. Speed is
+(tokens - 1) / time: the first token comes with the prompt. The reading of prompts, by both models,
+is no part of it, wherever an engine counts it (:mod:`cook.scoring.batch_curve`).
 Totals over replies are sums of tokens over sums of times (docs/internals/scoring.md#prices).
 """
 
@@ -54,7 +54,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
         if timings.draft is None:
             raise InputError("the draft's times are missing")
         single = timings.draft.at(1, depth) + timings.draft_sample_s
-        draft = run.decodes * single
+        draft = run.decodes * single + (run.decodes > 0) * timings.reload_s
         if RULES[profile].mirrors:
             mirror = timings.draft.at(run.length + 1, depth)
         else:

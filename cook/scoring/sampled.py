@@ -291,7 +291,7 @@ def _price(run: Expected, reply: SampledReply, timings: Timings, profile: Profil
         raise InputError("the draft's times are missing")
     if timings.draft is not None:
         single = timings.draft.at(1, depth) + timings.draft_sample_s
-        draft = length * single
+        draft = length * single + (length > 0) * timings.reload_s
         if RULES[profile].mirrors:
             mirror = timings.draft.at(length + 1, depth)
     verify_s, draft_s, mirror_s = (float((visits * one).sum()) for one in (verify, draft, mirror))

@@ -85,6 +85,9 @@ TURNS = (6, 24)
 pace of a machine by as much from one second to the next. So many times at least and at most, while
 it takes less than :data:`TURNS_S`."""
 TURNS_S = 30.0
+CYCLES, SINGLES, MOST_SWEPT = 9, 4, 1 << 30
+"""So many cycles of a draft are timed, with at most so many decodes of one token, and each after at
+most so many bytes."""
 READ_STEP = 1.5
 """The reading of a long text is noted more often, which costs nothing: attention makes its time
 bend upwards, so that a line over a factor of 4 lies up to a third too high."""
@@ -93,7 +96,8 @@ bend upwards, so that a line over a factor of 4 lies up to a third too high."""
 @dataclass(frozen=True)
 class CurveOutcome(Timed):
     """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
-    ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens."""
+    ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens; ``reload_s``: what a draft's
+    cycle takes beyond its batches, one by one."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
@@ -102,6 +106,7 @@ class CurveOutcome(Timed):
     prompt_tokens: tuple[int, ...]
     prompt_seconds: tuple[float, ...]
     others_cores: float | None
+    reload_s: float = 0.0
 
     @property
     def batches(self) -> BatchCurve:
@@ -160,6 +165,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
     head: bool = False
     """``model`` is a head, or holds it: that is timed."""
+    target: Input | None = None
+    """What a draft verifies with: its weights go through the caches before each cycle."""
     plain: CurveStep | None = None
     """The curve of the same target without a head. This one is of the target as it computes its
     hidden states for a head, at every token: the share that these take is timed and added."""
@@ -169,12 +176,13 @@ class CurveStep(_TimedModel[CurveOutcome]):
     of the server with the fewest that needs it, prompts in the first. () where it does not."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
     least that occurs to the greatest. 4: windows go on from one text, long batches once each.
     5: long prompts once a pass. 6: windows more often at depths that take long to read. 7: what a
-    head's target adds in turns with it alone; a head samples where it gives logits."""
+    head's target adds in turns with it alone; a head samples where it gives logits. 8: what a draft
+    has to load again into the caches after each batch of its target."""
 
     @property
     def label(self) -> str:
@@ -226,6 +234,8 @@ class CurveStep(_TimedModel[CurveOutcome]):
         for length in (n for n in grid.prompts if n <= ubatch):
             slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
             read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
+        if self.target is not None:
+            read += CYCLES * min(MOST_SWEPT, trunk_bytes(self.target) or 0.0) / computed
         args = self.trace.args if isinstance(self.trace, TraceStep) else None
         first = self.verifies and self.turn == 0 and self.args != args
         return Cost(
@@ -266,6 +276,11 @@ class CurveStep(_TimedModel[CurveOutcome]):
                     rows.append(self._row(stop, times, contexts))
                 bench.advance(len(rows) / (len(grid.depths) + 1))
             prompts_s = tuple(times.prompt(size) for size in grid.prompts)
+            reload_s = 0.0
+            if self.target is not None:
+                swept = int(min(MOST_SWEPT, trunk_bytes(self.target) or 0))
+                singly_s = dict(zip(self.widths, rows[0], strict=True))
+                reload_s = times.reload_s(grid.depths, singly_s, swept)
             others = watch.others_cores()
         return CurveOutcome(
             depths=grid.depths,
@@ -275,6 +290,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
             prompt_tokens=grid.prompts,
             prompt_seconds=prompts_s,
             others_cores=others,
+            reload_s=reload_s,
         )
 
     def _with_rows(
@@ -483,6 +499,29 @@ class _Times:
 
         reading_s = share * self.read_s.get(depth, 0.0)
         return tuple(_medians(widths, timed, reading_s).values())
+
+    def reload_s(self, depths: Sequence[int], seconds: Mapping[int, float], swept: int) -> float:
+        """What a draft's cycle takes longer than its batches, which take ``seconds`` by their width
+        one by one, at the least of ``depths``: ``swept`` bytes of its target have gone through the
+        caches, and each other width is laid out anew. 0 of a draft that takes long: it lies beyond
+        any cache."""
+        single_s, width = seconds[1], min(seconds, key=lambda w: abs(w - 1 - SINGLES))
+        if not swept or single_s >= SLOW_S:
+            return 0.0
+        depth, room = depths[0], depths[-1] + max(seconds) - depths[0] - width
+        singles = min(SINGLES, room)
+        cycles = self.worker.time_batch(
+            self._window(depth + width + singles, 0),
+            depth=depth,
+            tokens=width,
+            repeats=CYCLES,
+            all_outputs=False,
+            singles=singles,
+            sweep_bytes=swept,
+        )
+        # The first quartile: what stalls a cycle is no cache.
+        cycle_s = float(np.quantile(cycles.decode_ns, 0.25)) / 1e9
+        return max(0.0, cycle_s - seconds[width] - singles * single_s)
 
     def prompt(self, tokens: int) -> float:
         """Seconds of a whole prompt: as it was read where it is longer than a ubatch, else the

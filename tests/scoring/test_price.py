@@ -47,6 +47,9 @@ def test_mainline_cycle_priced_by_hand() -> None:
     cost = astuple(price(run, 5, TIMINGS, MAINLINE))
     mirrored, sampled = 2.5 + 2.5 + 1.0, (2 + 4 + 1) * 0.1
     assert cost == pytest.approx((16 + 16 + 10, 6 * 1.01, mirrored, sampled))
+    # What comes back into the caches is paid for where anything is drafted.
+    cold = astuple(price(run, 5, replace(TIMINGS, reload_s=0.2), MAINLINE))
+    assert cold == pytest.approx((16 + 16 + 10, 6 * 1.01 + 2 * 0.2, mirrored, sampled))
 
 
 def test_ik_catches_up_after_a_full_acceptance() -> None:

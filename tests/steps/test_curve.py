@@ -21,8 +21,10 @@ from cook.engines.worker.messages import DecodeTimes, ModelLoad
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.steps.curve import (
+    CYCLES,
     MOST_POINTS,
     READ_STEP,
+    SLOW_S,
     TURNS,
     CurveOutcome,
     CurveStep,
@@ -105,6 +107,31 @@ def times(decode_ms: float, tokens: int = 100) -> tuple[Any, _Times]:
     """A worker, and what times it on a text of so many tokens."""
     worker: Any = Stirring(decode_ms)
     return worker, _Times(worker, [list(range(tokens))], True, 512)
+
+
+def test_what_a_draft_loads_again_is_what_its_cycle_takes_beyond_its_batches() -> None:
+    asked: list[dict[str, int]] = []
+
+    def time_batch(text: list[int], **numbers: int) -> DecodeTimes:
+        asked.append(numbers | {"text": len(text)})
+        milliseconds = np.array([14, 13, 900, 13, 800, 13, 14, 700, 13])
+        return DecodeTimes(milliseconds * 10**6, np.zeros(9, np.int64))
+
+    worker: Any = SimpleNamespace(time_batch=time_batch)
+    timing = _Times(worker, [list(range(200))], False, 512)
+    seconds = {1: 0.001, 2: 0.0015, 4: 0.003, 5: 0.004, 9: 0.006}
+    # Four single decodes and a batch of 5; stalls are none of it.
+    assert timing.reload_s((100, 150), seconds, 7) == pytest.approx(0.013 - 4 * 0.001 - 0.004)
+    usual = {"depth": 100, "tokens": 5, "repeats": CYCLES, "sweep_bytes": 7, "all_outputs": False}
+    assert asked.pop() == usual | {"singles": 4, "text": 109}
+    # No more tokens than the context of the deepest batch has room for.
+    timing.reload_s((100, 101), {1: 0.001, 5: 0.004}, 7)
+    assert asked.pop() == usual | {"singles": 1, "text": 106}
+    assert timing.reload_s((100, 150), {1: 0.003, 5: 0.004}, 7) == 0.0, "never less"
+    asked.clear()
+    for none, swept in ((seconds, 0), (seconds | {1: SLOW_S}, 7)):
+        assert timing.reload_s((100, 150), none, swept) == 0.0
+    assert asked == []
 
 
 def test_short_batches_are_timed_in_the_midst_of_many() -> None:

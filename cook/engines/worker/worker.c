@@ -29,12 +29,16 @@ enum { THREADS_MAX = 64 };
 static row_job * jobs;  // as many as the physical batch holds, from the first model with a context on
 static row_result * results;
 static atomic_int next_row;
-static int n_rows, n_pool, n_busy, generation;
+static const volatile uint8_t * swept;  // instead of reducing, each of `n_rows` shares of it is read
+static int n_rows, n_pool, n_busy, generation, n_swept;
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t pool_go = PTHREAD_COND_INITIALIZER, pool_done = PTHREAD_COND_INITIALIZER;
 
 static void reduce_some(void) {
-    for (int i; (i = atomic_fetch_add(&next_row, 1)) < n_rows;) { reduce_row(&jobs[i], &results[i]); }
+    for (int i; (i = atomic_fetch_add(&next_row, 1)) < n_rows;) {
+        if (!swept) { reduce_row(&jobs[i], &results[i]); }
+        for (int at = n_swept / n_rows * i, left = swept ? n_swept / n_rows : 0; left > 0; at += 64, left -= 64) { (void) swept[at]; }
+    }
 }
 
 static void * pool_main(void * arg) {
@@ -631,7 +635,8 @@ static void op_read(void) {
     now_holds(text, n);
 }
 
-// Times one batch of `tokens` (real text) at context `depth`, `repeats` times, rolling back between.
+// Times one batch of `tokens` (real text) at context `depth`, `repeats` times, rolling back between. `singles`
+// decodes follow in that time. Before each, all threads read `sweep` bytes, as a draft's target its weights.
 // sample_k > 0 also times the engine's own pick of a token from each output row.
 static void op_time(void) {
     need_context();
@@ -640,22 +645,22 @@ static void op_time(void) {
     check_tokens(text, n);
     const int32_t depth = integer("depth", 0, 0, n_ctx), b = integer("tokens", 1, 1, n_ctx);
     const int32_t repeats = integer("repeats", 5, 1, 100000), sample_k = integer("sample_k", 0, 0, n_vocab);
+    const int32_t singles = integer("singles", 0, 0, n_ctx), end = depth + b + singles, bytes = integer("sweep", 0, 0, 1 << 30);
     const bool all = integer("all_outputs", 0, 0, 1);
-    if (depth + b > n || depth + b > n_ctx) { fail("text of %d tokens is too short for depth %d + %d", n, depth, b); }
+    if (end > n || end > n_ctx) { fail("text of %d tokens is too short for depth %d + %d", n, depth, b + singles); }
     if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
     int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
     llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
     const bool mirrors = is_mirror();
+    uint8_t * others = bytes ? memset(take((size_t) bytes, 1), 1, (size_t) bytes) : NULL;  // pages of its own
     read_held(text, depth);
     for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
+        if (others) { swept = others; n_swept = bytes; reduce_rows(n_pool + 1); swept = NULL; }
         const int64_t t0 = now_ns();
-        if (all) {
-            batch.n_tokens = 0;
-            for (int32_t i = 0; i < b; i++) { batch_add(text[depth + i], depth + i, true); }
-            decode();
-        } else {
-            prefill(text, depth, depth + b, n_batch, !mirrors || b == 1);
-        }
+        batch.n_tokens = 0;
+        for (int32_t i = 0; all && i < b; i++) { batch_add(text[depth + i], depth + i, true); }
+        if (all) { decode(); } else { prefill(text, depth, depth + b, n_batch, !mirrors || b == 1); }
+        prefill(text, depth + b, end, 1, true);
         llama_synchronize(ctx);
         const int64_t t1 = now_ns();
         for (int32_t i = 0; sample_k && i < (all ? b : !mirrors || b == 1); i++) {

@@ -420,11 +420,15 @@ class Worker(Closing):
         repeats: int,
         all_outputs: bool,
         sample_k: int = 0,
+        singles: int = 0,
+        sweep_bytes: int = 0,
     ) -> DecodeTimes:
         """Time one batch of ``tokens`` tokens of ``text`` at position ``depth``, ``repeats`` times.
 
         ``all_outputs``: logits for every token (a target verifying), else for the last (a draft,
         or a prompt). ``sample_k`` > 0 also times the engine's top-k sampler on each output.
+        ``singles`` decodes of one token each follow within the time; before each repeat so many
+        bytes of other memory are read, as a draft's target reads its weights.
         """
         _, got = self._request(
             "time",
@@ -434,6 +438,8 @@ class Worker(Closing):
             repeats=repeats,
             all_outputs=all_outputs,
             sample_k=sample_k,
+            singles=singles,
+            sweep=sweep_bytes,
         )
         return _record(DecodeTimes, got)
 

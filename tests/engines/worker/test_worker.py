@@ -307,6 +307,26 @@ def test_bare_and_times(target: Worker) -> None:
     assert (prompt.decode_ns > 0).all()
 
 
+def test_a_batch_is_timed_with_what_follows_it(worker: Worker, loaded: Load) -> None:
+    """As a draft's cycle between two batches of its target, which sweep the caches."""
+    text = random_text(100)
+    numbers: dict[str, Any] = {"depth": 50, "tokens": 3, "repeats": 4, "all_outputs": False}
+    for threads in (1, 2):
+        loaded(512, ModelArgs(threads=threads))
+        alone = worker.time_batch(text, **numbers).decode_ns
+        cycles = worker.time_batch(text, singles=20, sweep_bytes=1_000_001, **numbers).decode_ns
+        assert cycles.shape == (4,)
+        assert cycles.min() > 2 * alone.min()
+        nothing = worker.read(text[:50], known=50)
+        assert nothing < cycles.min() / 1e9, "the cycle's own tokens are gone"
+    for name, count, said in (
+        ("singles", 60, r"too short for depth 50 \+ 63"),
+        ("sweep_bytes", -1, "sweep is -1"),
+    ):
+        with pytest.raises(StepError, match=said):
+            worker.time_batch(text, **numbers | {name: count})
+
+
 def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
     """Nothing is left to read of what was just read or timed; what is unlike is read again."""
     text = random_text(200)
