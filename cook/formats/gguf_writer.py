@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cook.errors import InputError, InternalError
@@ -105,13 +106,19 @@ def write_gguf_file(
             file.write(bytes(-written % alignment))
 
 
-def write_copy(source: GgufFile, path: Path) -> Path:
-    """Write the tensors that ``source`` has, as they lie, with its metadata; returns ``path``."""
+def write_copy(source: GgufFile, path: Path, zeros: Collection[str] = ()) -> Path:
+    """Write the tensors that ``source`` has, as they lie, with its metadata; returns ``path``.
+    Of ``zeros`` every byte is 0, and so is every weight, in any type."""
     metadata = source.raw_metadata()
     tensors = [copy_of(source, tensor.name) for tensor in source.tensors]
+    tensors = [replace(t, data=partial(_zeros, t)) if t.name in zeros else t for t in tensors]
     metadata |= sharing_padding(metadata, tensors, source.alignment)
     write_gguf_file(path, metadata, tensors, alignment=source.alignment, durable=False)
     return path
+
+
+def _zeros(tensor: NewTensor) -> Iterable[bytes]:
+    yield bytes(tensor.size_bytes)
 
 
 def encode_header(

@@ -124,6 +124,17 @@ def head_alone(file: GgufFile) -> GgufFile:
     return replace(file, tensors=tuple(t for t in file.tensors if head.needs(t.name)))
 
 
+_GIVES_ON = re.compile(r"\.(attn_output|ffn_down)(_exps|_shexp)?\.(weight|bias)$")
+
+
+def gives_on(file: GgufFile) -> frozenset[str]:
+    """Tensors of the MTP head in ``file`` through which its block adds to what goes past it: with
+    zeros there the block does nothing."""
+    head = head_of(file)
+    found = head.tensors_of(file) if head is not None and head.kind is HeadKind.MTP else []
+    return frozenset(tensor.name for tensor in found if _GIVES_ON.search(tensor.name))
+
+
 def why_no_head(file: GgufFile) -> str:
     """Why ``file`` holds no head, in words."""
     if counted := head_is_absent(file):

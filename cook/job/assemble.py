@@ -301,6 +301,10 @@ def _warnings(
             drafts[c.draft] += c.live.drafted // c.settings.n_max
     found = {name: broken_head(right[name], count) for name, count in drafts.items()}
     warnings += [f"{name}: {what}" for name, what in found.items() if what is not None]
+    for layout in layouts:
+        for head in layout.forecast.heads if layout.forecast is not None else ():
+            if (replay := outcomes.result(head.replay)) and replay.idle_block:
+                warnings.append(f"{head.draft.name}: {replay.idle_block}")
     warnings += _unforeseen(candidates)
     if cores := [one.others_cores for one in timings if one.warnings]:
         warnings.append(

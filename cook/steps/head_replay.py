@@ -24,7 +24,9 @@ from cook.engines.worker.messages import HeadReplay, ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.arrays import Floats32, Ids
-from cook.formats.gguf import header_if_there
+from cook.formats.gguf import header_if_there, read_gguf
+from cook.formats.gguf_writer import write_copy
+from cook.formats.heads import gives_on, head_alone
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
@@ -141,6 +143,9 @@ WAVE = 32
 """Drafts that go on side by side."""
 CHANCE, LEAST_DRAFTS = 0.02, 200
 """A head is broken whose drafts are right as seldom as guesses are: the share, and its least n."""
+TRIED, TRIED_BYTES, LEAST_GAIN = 600, 1 << 28, 0.02
+"""So many drafts, with at most so many bytes of rows, begin without the head's block as well: it
+should add that share of right ones."""
 
 
 def broken_head(right: int, drafts: int, guessed: int = 0) -> str | None:
@@ -177,11 +182,28 @@ def guessed_without(replies: Iterable[Ids]) -> int:
 
 @dataclass(frozen=True)
 class HeadReplayOutcome:
-    """``drafts`` begun, and of how many the first token is right."""
+    """``drafts`` begun, and of how many the first token is right. Of the first ``tried`` of them
+    ``tried_right`` are, and ``without_block`` with zeros for what the head's block adds."""
 
     drafts: int
     right: int
     replay_ns: int
+    tried: int = 0
+    tried_right: int = 0
+    without_block: int = 0
+
+    @property
+    def idle_block(self) -> str | None:
+        """That its block is of no use, if it is not."""
+        gained = self.tried_right - self.without_block
+        few = self.tried < LEAST_DRAFTS or broken_head(self.right, self.drafts)
+        if few or gained > LEAST_GAIN * self.tried:
+            return None
+        return (
+            f"its block adds next to nothing: in {self.tried} drafts {self.tried_right} first "
+            f"tokens are right, and {self.without_block} with zeros for what the block gives. Is "
+            "it another layer's, another model's, or of too few bits?"
+        )
 
 
 @dataclass(frozen=True)
@@ -205,6 +227,8 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
 
     kind: ClassVar[str] = "head-replay"
     phase: ClassVar[str] = Phase.REPLAY
+    version: ClassVar[int] = 2
+    """2: a part of it again without the head's block."""
     in_worker: ClassVar[bool] = True
 
     @property
@@ -235,9 +259,11 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         return replace(cost, loads=both, computed_bytes=computed, memory_bytes=sum(both))
 
     def run(self, bench: Workbench) -> HeadReplayOutcome:
-        trace, before = read_trace(bench, self.trace), None
+        trace = read_trace(bench, self.trace)
+        before: Floats32 | None = None
         arrays: dict[str, Any] = {}
-        drafts = right = spent_ns = 0
+        drafts = right = spent_ns = tried_right = 0
+        tried: list[tuple[Reply, Floats32, Floats32 | None]] = []
         path, context = model_path(bench, self.draft), trace.header.context
         load = head_load(self.engine, path, self.args, context, WAVE, self.depth)
         first = self.rows.load(bench, context) if self.streams else load
@@ -247,6 +273,9 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
             streamed = (rows_of(worker, reply).astype(np.float32) for reply in trace)
             kept = streamed if self.streams else read_rows(bench, self.rows)
             for index, (reply, rows) in enumerate(zip(trace, kept, strict=True)):
+                sampled = drafts < TRIED and sum(r.nbytes for _, r, _ in tried) < TRIED_BYTES
+                if sampled and not self.streams:
+                    tried.append((reply, rows, before))
                 found = worker.replay_head(
                     reply.prompt,
                     reply.tokens,
@@ -259,15 +288,38 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
                     # Which clears it never: the next request begins on the last row of this one.
                     before = rows[len(reply.prompt) + reply.head.emitted - 2]
                 arrays |= {f"{index}.tokens": found.tokens, f"{index}.confidence": found.confidence}
-                ours = slice(1, reply.head.emitted)
                 drafts += reply.head.emitted - 1
-                right += int((found.tokens[ours, 0] == reply.tokens[ours]).sum())
+                right += _first_right(reply, found)
+                tried_right = right if sampled else tried_right
                 spent_ns += found.replay_ns
                 bench.advance((index + 1) / len(trace))
         if not drafts:
             raise StepError(f"{self.label}: the trace has no token that a draft could propose")
         np.savez(bench.directory / HEAD_FILE, allow_pickle=False, **arrays)
-        return HeadReplayOutcome(drafts, right, spent_ns)
+        outcome = HeadReplayOutcome(drafts, right, spent_ns)
+        file = read_gguf(path)
+        if not tried or not gives_on(file) or self.engine.flavour != Flavour.LLAMA_CPP:
+            return outcome
+        # Without its block what eh_proj gives goes on as it is: a head that drafts as well has
+        # one that does nothing.
+        idle = write_copy(head_alone(file), bench.directory / "idle.gguf", gives_on(file))
+        load = head_load(self.engine, idle, self.args, context, WAVE, 1)
+        with bench.workers.loaded(self.engine, load, place="idle head") as (worker, _):
+            without = sum(
+                _first_right(
+                    reply,
+                    worker.replay_head(reply.prompt, reply.tokens, rows, before=before, depth=1),
+                )
+                for reply, rows, before in tried
+            )
+        idle.unlink()
+        begun = sum(reply.head.emitted - 1 for reply, *_ in tried)
+        return replace(outcome, tried=begun, tried_right=tried_right, without_block=without)
+
+
+def _first_right(reply: Reply, found: HeadReplay) -> int:
+    ours = slice(1, reply.head.emitted)
+    return int((found.tokens[ours, 0] == reply.tokens[ours]).sum())
 
 
 def head_replies(

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from cook.cli.main import main
+from cook.demo.unpack import SHIPPED_HEAD
 from cook.errors import InputError
 from cook.formats.gguf import read_gguf
-from cook.formats.gguf_writer import encode, encode_header, tensor_of
+from cook.formats.gguf_writer import encode, encode_header, tensor_of, write_copy
 from cook.formats.heads import (
     Head,
     HeadKind,
+    gives_on,
     head_alone,
     head_is_absent,
     head_of,
@@ -266,3 +268,19 @@ def test_the_head_inside_of_the_target(tmp_path: Path, flavour: str) -> None:
     assert misfit(plain, plain, flavour) == "it has no block with `nextn` tensors"
     unused = read_gguf(write(tmp_path / "ling.gguf", of("bailingmoe2"), *TRUNK, *NEXTN))
     assert "leaves them unused" in (misfit(unused, unused, flavour) or "")
+
+
+def test_a_copy_of_a_head_whose_block_does_nothing(tmp_path: Path) -> None:
+    own = read_gguf(demo_dir() / SHIPPED_HEAD)
+    zeros = gives_on(own)
+    assert {name.split(".", 2)[2] for name in zeros} == {
+        "attn_output.weight",
+        *(f"ffn_down_{which}.weight" for which in ("exps", "shexp")),
+    }
+    copy = read_gguf(write_copy(own, tmp_path / "idle.gguf", zeros))
+    for tensor in own.tensors:
+        held = copy.read_tensor_bytes(tensor.name)
+        asked = own.read_tensor_bytes(tensor.name)
+        assert held == (bytes(len(asked)) if tensor.name in zeros else asked)
+    eagle = write(tmp_path / "eagle.gguf", of("eagle3"), "blk.0.attn_output.weight")
+    assert gives_on(read_gguf(eagle)) == frozenset(), "another kind of head"

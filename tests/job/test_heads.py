@@ -20,7 +20,7 @@ from cook.job.forecast import Forecaster
 from cook.job.prepare import prepare
 from cook.record.record import Figures, Record
 from cook.scoring.simulate import simulate
-from cook.steps import checks
+from cook.steps import checks, head_replay
 from cook.steps.deal import DealStep
 from tests.builds import build
 from tests.engines.tiny_heads import write_tiny_heads
@@ -195,6 +195,10 @@ def test_the_command_line_takes_heads(
 @pytest.fixture(scope="module")
 def replayed(folder: Path, bundled: Any) -> Record:
     """The same by replay, with p_min, and every head but the broken one run live."""
+    return replayed_record(folder)
+
+
+def replayed_record(folder: Path) -> Record:
     text = by_replay(folder, OWN + FILES, "heads", "n_max: [1, 2, 4], p_min: [0, 0.3], ")
     text = text.replace("minutes: 5", "minutes: 0.2")
     text += QUANTS.replace("FOLDER", str(folder))
@@ -341,6 +345,20 @@ def test_a_broken_head_is_dropped_before_it_runs(replayed: Record) -> None:
     (reason,) = {c.reason for c in zeroed}
     assert (reason or "").startswith("a broken head: ")
     assert all(c.live is None for c in zeroed)
+
+
+@pytest.mark.engine
+def test_a_block_that_adds_too_little_is_a_warning(
+    replayed: Record, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every block does where it must add all that there is. A broken head is named already."""
+    words = "its block adds next to nothing"
+    assert not any(words in warning for warning in replayed.warnings)
+    monkeypatch.setattr(head_replay, "LEAST_GAIN", 1.0)
+    monkeypatch.setattr(head_replay, "LEAST_DRAFTS", 50)
+    warnings = [w for w in replayed_record(folder).warnings if words in w]
+    named = {warning.split(":")[0] for warning in warnings}
+    assert named == {"own", "alone", "q8", "made-q8", "made-xxs"}
 
 
 def of_another_time(monkeypatch: pytest.MonkeyPatch, flavour: Flavour) -> None:

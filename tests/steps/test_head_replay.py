@@ -18,7 +18,14 @@ from cook.graph.step import source
 from cook.job import lay_score
 from cook.job.prepare import prepare
 from cook.prompts.prompt_set import Prompt, load_prompts
-from cook.steps.head_replay import HEAD_FILE, HeadReplayStep, RowsStep, broken_head, guessed_without
+from cook.steps.head_replay import (
+    HEAD_FILE,
+    HeadReplayOutcome,
+    HeadReplayStep,
+    RowsStep,
+    broken_head,
+    guessed_without,
+)
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 from tests.demo_heads import head_arrays, write_changed, write_demo_heads
 from tests.engines.tiny_heads import write_tiny_heads
@@ -111,6 +118,20 @@ def test_few_drafts_show_nothing() -> None:
     assert "and 100 are right without it" in (broken_head(100, 200, 100) or "")
 
 
+def test_a_block_is_idle_where_a_head_drafts_as_well_without_it() -> None:
+    for tried, right, without, idle in (
+        (600, 450, 440, True),
+        (600, 450, 437, False),
+        (199, 150, 150, False),
+        (600, 450, 500, True),
+        (0, 0, 0, False),
+    ):
+        outcome = HeadReplayOutcome(3_000, 2_200, 1, tried, right, without)
+        assert bool(outcome.idle_block) is idle
+    broken = HeadReplayOutcome(3_000, 60, 1, 600, 10, 10)
+    assert broken.idle_block is None, "it is said already"
+
+
 def test_a_guess_without_a_head_is_what_followed_most_often_before() -> None:
     replies = [np.array(reply, np.int32) for reply in ([1, 2, 1, 3], [1, 2, 1, 2, 1], [1, 2, 3])]
     # In the second 1 was followed by 2 and 3 alike, and the first one counts; 2 by 1.
@@ -120,17 +141,23 @@ def test_a_guess_without_a_head_is_what_followed_most_often_before() -> None:
 
 @pytest.mark.engine
 def test_damage_to_a_head_is_named_where_a_guess_is_as_good(bundled: Any, tmp_path: Path) -> None:
-    """Zeros, the halves of eh_proj in the other order, and no hidden state are. What leaves it
-    better than a guess is not broken by any count: its norms are nearly alike, so that it matters
-    not which is which, and without its block eh_proj alone still drafts."""
+    """Zeros, the halves of eh_proj in the other order, and no hidden state are; another block is
+    named as one that does nothing, since eh_proj alone still drafts. The head's norms are nearly
+    alike: to exchange them does no harm, and is named where they are not."""
     folder = write_demo_heads(tmp_path)
     own, rng = head_arrays(folder), np.random.default_rng(3)
     eh, enorm, hnorm = (f"nextn.{name}.weight" for name in ("eh_proj", "enorm", "hnorm"))
+    half = own[eh].shape[1] // 2
+    scales = np.exp(rng.normal(0, 1, half)).astype(np.float32)
+    unscaled = own[eh] / np.concatenate([scales, np.ones(half, np.float32)])
     damages = {
         "zeroed": {eh: 0 * own[eh]},
-        "halves": {eh: np.roll(own[eh], own[eh].shape[1] // 2, axis=1)},
+        "halves": {eh: np.roll(own[eh], half, axis=1)},
         "unheard": {hnorm: 0 * own[hnorm]},
         "norms": {enorm: own[hnorm], hnorm: own[enorm]},
+        # The same head in other numbers, of which the norms are not alike; and these exchanged.
+        "apart": {eh: unscaled, enorm: own[enorm] * scales},
+        "exchanged": {eh: unscaled, enorm: own[hnorm], hnorm: own[enorm] * scales},
         "block": {
             name: array.std() * rng.standard_normal(array.shape, dtype=np.float32)
             for name, array in own.items()
@@ -154,7 +181,16 @@ def test_damage_to_a_head_is_named_where_a_guess_is_as_good(bundled: Any, tmp_pa
     found = {name: outcomes.result(step) for name, step in steps.items()}
     share = {name: one.right / one.drafts for name, one in found.items() if one}
     why = {name: broken_head(one.right, one.drafts, guessed) for name, one in found.items() if one}
-    assert {name for name, one in why.items() if one} == {"zeroed", "halves", "unheard"}
+    assert {name for name, one in why.items() if one} == {
+        "zeroed",
+        "halves",
+        "unheard",
+        "exchanged",
+    }
     assert "are right without it" in (why["unheard"] or "")
-    assert share["norms"] == pytest.approx(share["head-q8_0"], abs=0.01)
+    for name in ("norms", "apart"):
+        assert share[name] == pytest.approx(share["head-q8_0"], abs=0.01)
     assert share["block"] < share["head-q8_0"] - 0.05
+    idle = {name: one.idle_block for name, one in found.items() if one and not why[name]}
+    assert {name for name, one in idle.items() if one} == {"block"}
+    assert "with zeros for what the block gives" in (idle["block"] or "")
