@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_173,
     "graph": 2_123,
     "engine_setup": 290,
-    "engines": 5_841,
+    "engines": 5_847,
     "config": 134,
     "prompts": 478,
     "demo": 250,
