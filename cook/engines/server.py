@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ATTEMPTS = 3
-_LOG_READ_S = 2.0
-"""What a server wrote before it was ready is in its log by then, on a busy machine as well."""
 _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
@@ -153,8 +151,10 @@ class Server(ServerClient):
 
     @property
     def log(self) -> Path:
-        """The server's standard error so far."""
-        return self._alive().stderr_log
+        """The server's standard error: all that it has written by now."""
+        running = self._alive()
+        running.catch_up()
+        return running.stderr_log
 
     def complete(
         self,
@@ -284,21 +284,16 @@ class Server(ServerClient):
             status, slots = self._get("/slots")
             listed = slots if status == 200 and isinstance(slots, list) else []
             says = any(isinstance(s, dict) and s.get("speculative") is True for s in listed)
-        is_ik = self.engine.flavour is Flavour.IK_LLAMA_CPP  # which says it of each slot
-        says_in_log = drafting and is_ik and self.job.head is not None
-        deadline = time.monotonic() + _LOG_READ_S
-        while True:
-            log = self.log.read_text(encoding="utf-8", errors="replace")
-            named, found = read_speculators(log.splitlines()), _NO_DRAFT.search(log)
-            if named or found or not says_in_log or time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        if drafting and found:
+        # After that answer: what the server wrote before it has been read by then.
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        if drafting and (found := _NO_DRAFT.search(log)):
             raise self._not_drafting(found.group().strip())
         if drafting and not says:
             raise self._not_drafting("/slots does not say speculative")
+        named = read_speculators(log.splitlines())
         self._refuse_hidden(named)
-        if says_in_log and not named:
+        is_ik = self.engine.flavour is Flavour.IK_LLAMA_CPP  # which says it of each slot
+        if self.job.head is not None and is_ik and not named:
             raise self._not_drafting("its log names no speculation that it started")
         if says and not drafting:
             self._refuse_hidden({"": "/slots says speculative"})

@@ -234,17 +234,21 @@ class CurveStep(_TimedModel[CurveOutcome]):
         for length in (n for n in grid.prompts if n <= ubatch):
             slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
             read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
-        if self.target is not None:
-            read += CYCLES * min(MOST_SWEPT, trunk_bytes(self.target) or 0.0) / computed
         args = self.trace.args if isinstance(self.trace, TraceStep) else None
         first = self.verifies and self.turn == 0 and self.args != args
         return Cost(
             loads=(size,) if first else (),
-            read_bytes=widths * batches * each,
+            read_bytes=widths * batches * each + CYCLES * self._swept,
             decodes=len(self.widths) * batches,
             computed_bytes=read * computed,
-            memory_bytes=size,
+            memory_bytes=size + self._swept,
         )
+
+    @property
+    def _swept(self) -> int:
+        """Bytes that go through the caches before a cycle."""
+        weights = trunk_bytes(self.target) if self.target is not None else None
+        return int(min(MOST_SWEPT, weights or 0))
 
     def run(self, bench: Workbench) -> CurveOutcome:
         return self.of_file(model_path(bench, self.model), bench)
@@ -270,17 +274,16 @@ class CurveStep(_TimedModel[CurveOutcome]):
             sampled = {"picks_best": self.head and is_ik, "mirrors": self.head and not is_ik}
             times = _Times(worker, texts, self.verifies, load.ubatch, **sampled)
             rows: list[tuple[float, ...]] = []
+            reload_s = 0.0
             for stop in grid.stops:
                 times.read(stop)
                 if stop in grid.depths:
                     rows.append(self._row(stop, times, contexts))
+                if stop == grid.depths[0]:
+                    singly_s = dict(zip(self.widths, rows[0], strict=True))
+                    reload_s = times.reload_s(grid.depths, singly_s, self._swept)
                 bench.advance(len(rows) / (len(grid.depths) + 1))
             prompts_s = tuple(times.prompt(size) for size in grid.prompts)
-            reload_s = 0.0
-            if self.target is not None:
-                swept = int(min(MOST_SWEPT, trunk_bytes(self.target) or 0))
-                singly_s = dict(zip(self.widths, rows[0], strict=True))
-                reload_s = times.reload_s(grid.depths, singly_s, swept)
             others = watch.others_cores()
         return CurveOutcome(
             depths=grid.depths,
@@ -503,8 +506,8 @@ class _Times:
     def reload_s(self, depths: Sequence[int], seconds: Mapping[int, float], swept: int) -> float:
         """What a draft's cycle takes longer than its batches, which take ``seconds`` by their width
         one by one, at the least of ``depths``: ``swept`` bytes of its target have gone through the
-        caches, and each other width is laid out anew. 0 of a draft that takes long: it lies beyond
-        any cache."""
+        caches, and the engine builds another graph where the width changes. 0 of a draft that takes
+        long: it lies beyond any cache."""
         single_s, width = seconds[1], min(seconds, key=lambda w: abs(w - 1 - SINGLES))
         if not swept or single_s >= SLOW_S:
             return 0.0

@@ -252,8 +252,16 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         read = sum(self.trace.prompt_tokens()) + 2 * tokens
         cost = Cost((held,), decodes=2 * tokens / WAVE, computed_bytes=read * each)
         target = self.rows.cost() if self.streams else None
-        if target is None:
+        if target is None and self.engine.flavour != Flavour.LLAMA_CPP:
             return cost
+        if target is None:  # a part of it again, without the block
+            again = 1 + min(1.0, TRIED / max(tokens, 1))
+            return Cost(
+                loads=(held, each),
+                decodes=again * cost.decodes,
+                computed_bytes=again * cost.computed_bytes,
+                copied_bytes=each,
+            )
         both = (*target.loads, held)
         computed = cost.computed_bytes + target.computed_bytes
         return replace(cost, loads=both, computed_bytes=computed, memory_bytes=sum(both))
@@ -298,21 +306,28 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         np.savez(bench.directory / HEAD_FILE, allow_pickle=False, **arrays)
         outcome = HeadReplayOutcome(drafts, right, spent_ns)
         file = read_gguf(path)
-        if not tried or not gives_on(file) or self.engine.flavour != Flavour.LLAMA_CPP:
+        zeros = gives_on(file) if self.engine.flavour == Flavour.LLAMA_CPP else ()
+        if not tried or not zeros:
             return outcome
         # Without its block what eh_proj gives goes on as it is: a head that drafts as well has
         # one that does nothing.
-        idle = write_copy(head_alone(file), bench.directory / "idle.gguf", gives_on(file))
+        idle = write_copy(head_alone(file), bench.directory / "idle.gguf", zeros)
         load = head_load(self.engine, idle, self.args, context, WAVE, 1)
-        with bench.workers.loaded(self.engine, load, place="idle head") as (worker, _):
-            without = sum(
-                _first_right(
-                    reply,
-                    worker.replay_head(reply.prompt, reply.tokens, rows, before=before, depth=1),
+        try:
+            with bench.workers.loaded(self.engine, load, place="idle head") as (worker, _):
+                without = sum(
+                    _first_right(
+                        reply,
+                        worker.replay_head(
+                            reply.prompt, reply.tokens, rows, before=before, depth=1
+                        ),
+                    )
+                    for reply, rows, before in tried
                 )
-                for reply, rows, before in tried
-            )
-        idle.unlink()
+        except StepError:
+            return outcome  # the engine runs this head inside of its target's file alone
+        finally:
+            idle.unlink()
         begun = sum(reply.head.emitted - 1 for reply, *_ in tried)
         return replace(outcome, tried=begun, tried_right=tried_right, without_block=without)
 

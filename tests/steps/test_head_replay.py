@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 
 from cook.cli.main import main
 from cook.engines.base import ModelArgs
+from cook.formats.gguf import GgufFile
+from cook.formats.gguf_writer import write_copy
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
 from cook.job import lay_score
 from cook.job.prepare import prepare
 from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.steps import head_replay
 from cook.steps.head_replay import (
     HEAD_FILE,
     HeadReplayOutcome,
@@ -108,6 +112,27 @@ def test_broken_heads_are_named(bundled: Any, tmp_path: Path) -> None:
     assert broken_head(head.right, head.drafts) is None
     assert broken_head(zeroed.right, zeroed.drafts) is not None
     assert foreign.right / foreign.drafts < head.right / head.drafts / 4
+
+
+@pytest.mark.engine
+def test_a_copy_that_the_engine_does_not_load_leaves_the_replay(
+    bundled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(source: GgufFile, path: Path, zeros: Collection[str]) -> Path:
+        assert zeros
+        whole = write_copy(source, path).read_bytes()
+        path.write_bytes(whole.replace(b"nextn.eh_proj", b"nextn.no_proj"))
+        return path
+
+    monkeypatch.setattr(head_replay, "write_copy", damaged)
+    (step,) = replays(bundled, write_tiny_heads(tmp_path), "head", tokens=60)
+    with executor(tmp_path) as running:
+        outcomes = running.run([step])
+    outcome = outcomes.result(step)
+    assert outcome.right > 0
+    assert outcome.tried == 0
+    left = outcomes.artifact(step).file(HEAD_FILE).parent
+    assert {path.suffix for path in left.iterdir()} == {".npz"}
 
 
 def test_few_drafts_show_nothing() -> None:

@@ -38,23 +38,15 @@ HEADS: dict[str, Any] = json.loads((STANDINS / "heads.json").read_text())
 llama.cpp 0c1e570, ik_llama.cpp 8337e4cd; those that serve on as a build may that drops it."""
 
 
-LATE = "two slots, before it was an error"
-"""What ik says in its log alone; it is waited for on a busy machine."""
-
-
-@pytest.mark.parametrize(("case", "late"), [*((case, {}) for case in HEADS), (LATE, {"late": 0.3})])
+@pytest.mark.parametrize("case", HEADS)
 def test_a_head_that_does_not_draft_is_an_error_before_the_first_prompt(
-    case: str,
-    late: dict[str, float],
-    standin_engine: Callable[..., Any],
-    tiny_model: Path,
-    bench: Workbench,
+    case: str, standin_engine: Callable[..., Any], tiny_model: Path, bench: Workbench
 ) -> None:
     """Next to no draft, which runs: none of them becomes a second run without a draft."""
     found = HEADS[case]
-    fault = {"tool": "server", "fault": "recorded_server", "when": "--spec-type", **found, **late}
+    fault = {"tool": "server", "fault": "recorded_server", "when": "--spec-type", **found}
     plain = {**fault, "when": "", "log": "", "speculative": False}
-    for name in ("status", "signal", "types", "counts", "late"):
+    for name in ("status", "signal", "types", "counts"):
         plain.pop(name, None)
     engine = standin_engine(flavour=found["flavour"], faults=[fault, plain])
     target, first = source([tiny_model]), found.get("first")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import fcntl
 import functools
 import json
 import os
@@ -26,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -201,6 +203,7 @@ def has_exited(pid: int) -> bool:
 
 TERM_GRACE_S = 5.0
 _TICK_S, _END_TICK_S = 0.25, 0.01
+CATCH_UP_S = 5.0
 
 
 class Running:
@@ -222,6 +225,7 @@ class Running:
         self._peak_rss_bytes = 0
         self._done: Future[ProcessResult] = Future()
         self._must_stop = threading.Event()
+        self._reading = threading.Lock()
         self._started = self._last_output = time.monotonic()
         with contextlib.ExitStack() as stack:
             self._logs = {
@@ -254,6 +258,15 @@ class Running:
         """SIGTERM, then SIGKILL to the whole group; the result (also if it had ended before)."""
         self._must_stop.set()
         return self._done.result()
+
+    def catch_up(self) -> None:
+        """Wait until what the program has written by now is in its logs."""
+        deadline = time.monotonic() + CATCH_UP_S
+        while time.monotonic() < deadline and self.poll() is None:
+            with self._reading:
+                if not any(map(_unread, self._streams.values())):
+                    return
+            time.sleep(0.005)
 
     def watch(self) -> None:
         """:meth:`supervise` for a thread: the result, or the exception, is for those who wait."""
@@ -348,16 +361,17 @@ class Running:
 
     def _read(self, name: str, fd: int) -> bool:
         """Take one chunk; False at the end of the stream or when nothing is there now."""
-        try:
-            chunk = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            return not has_exited(self.pid)
-        except OSError:
-            return False
-        if not chunk:
-            return False
-        self._last_output = time.monotonic()
-        self._logs[name].write(chunk)
+        with self._reading:
+            try:
+                chunk = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return not has_exited(self.pid)
+            except OSError:
+                return False
+            if not chunk:
+                return False
+            self._last_output = time.monotonic()
+            self._logs[name].write(chunk)
         if self.spec.on_output is not None:
             self.spec.on_output(name, chunk)
         return True
@@ -376,6 +390,13 @@ class Running:
                 self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
         for stream in self._streams.values():
             stream.close()
+
+
+def _unread(stream: IO[bytes]) -> bool:
+    """Whether the pipe holds bytes; not once it is closed."""
+    with contextlib.suppress(ValueError, OSError):
+        return any(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))
+    return False
 
 
 class Work:

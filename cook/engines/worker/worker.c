@@ -238,7 +238,7 @@ static void make_rows(int32_t n) {
 
 static void op_load(void) {
     const char * path = string("path");
-    if (!path) { fail("request lacks 'path'"); }
+    if (!path) { fail("the request has no 'path'"); }
     check_defaults();
 #ifdef COOK_HAS_HEADS
     if (other.model) { unload(); exchange(); }  // a head goes, and its target is what was loaded

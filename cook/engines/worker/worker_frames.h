@@ -192,7 +192,7 @@ static const void * array(const char * name, int32_t * count, bool needed) {
     const double n = number(key, 0);
     *count = 0;
     if (at < 0) {
-        if (needed) { fail("request lacks array '%s'", name); }
+        if (needed) { fail("the request has no array '%s'", name); }
         return NULL;
     }
     if (n < 0 || n > INT32_MAX || (uint64_t) at % 4 || at + n * 4 > (double) body_size) { fail("array '%s' lies outside the payload", name); }

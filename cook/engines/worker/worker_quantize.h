@@ -132,7 +132,7 @@ static enum ggml_type tensor_type(const char * key) {
 static void op_quantize(void) {
     quantizing * q = take(1, sizeof *q);
     const char * from = string("from"), * to = string("to");
-    if (!from || !to) { fail("request lacks 'from' or 'to'"); }
+    if (!from || !to) { fail("the request has no 'from' or no 'to'"); }
     q->source = tensor_type("source");
     q->type = tensor_type("type");
     q->columns = wide_integer("columns", 1);

@@ -305,6 +305,27 @@ def test_background_program_with_pipes(tmp_path: Path) -> None:
     running.stdout.close()
 
 
+def test_a_log_has_what_was_written_before_it_is_asked_for(tmp_path: Path) -> None:
+    """However far behind the reading is."""
+    mark = tmp_path / "written"
+    code = f"""
+        import os, time
+        for number in range(40):
+            os.write(2, b"%06d\\n" % number * 1000)
+        open({str(mark)!r}, "w").close()
+        time.sleep(60)
+    """
+    slow = python(code, stall_timeout_s=None, on_output=lambda *_: time.sleep(0.1))
+    running = Supervisor(tmp_path / "logs").start(slow)
+    while not mark.exists():
+        time.sleep(0.01)
+    behind = running.stderr_log.stat().st_size
+    running.catch_up()
+    assert behind < running.stderr_log.stat().st_size == 40 * 7_000
+    running.stop()
+    running.catch_up()
+
+
 def test_a_program_started_from_a_thread_outlives_the_thread(tmp_path: Path) -> None:
     box: list[Running] = []
     runner = Supervisor(tmp_path)

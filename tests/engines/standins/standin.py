@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -295,12 +294,8 @@ def serve() -> None:
 
 
 def recorded_server(plan: dict[str, Any]) -> None:
-    """As a real one was seen: its log, which may be ``late``, and how it ended, or what it
-    answers."""
-    if "late" in plan:
-        threading.Timer(plan["late"], err, [plan["log"]]).start()
-    else:
-        err(plan["log"])
+    """As a real one was seen: its log, and how it ended, or what it answers."""
+    err(plan["log"])
     if "status" in plan or "signal" in plan:
         finish(plan.get("status", -plan.get("signal", 0)))
     Handler.recorded = {"speculative": None} | plan
