@@ -62,7 +62,7 @@ HEADS = {
     "service": 28,
     "search": 2,
     "job": 345,
-    "steps": 996,
+    "steps": 997,
     "scoring": 20,
     "recipe": 220,
     "engines": 247,
