@@ -49,7 +49,7 @@ from cook.record.record import (
     StepRecord,
     TypeSpan,
 )
-from cook.scoring.compare import Row, by_prompt, common, log_ratio, sides
+from cook.scoring.compare import Row, by_prompt, common, forecast_of, log_ratio, sides
 from cook.scoring.simulate import PROFILES, RULES, simulate
 from cook.steps.checks import output_check
 from cook.steps.copies import SpliceHeadStep
@@ -247,8 +247,7 @@ def _factors(decision: Decision) -> tuple[Factors, ...]:
     def off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
         mine, theirs = sides(common(row.live, bare.live))
         live = log_ratio(mine, theirs, objective)
-        ids = {run.id for run in mine}
-        forecast = log_ratio(row.forecast, bare.forecast, objective, ids=ids)
+        forecast = forecast_of(row, bare, mine, objective)
         return live - forecast if live is not None and forecast is not None else None
 
     found = []

@@ -29,10 +29,11 @@ from cook.steps.deal import DealOutcome, DealStep, Dealt
 from cook.steps.trace import RecordedTraceStep
 from cook.steps.work import model_bytes
 
-BLOCKS = 4
-"""Blocks that the prompts are dealt in, each with fresh servers, where loads are short."""
+BLOCKS = 8
+"""Blocks at most that the prompts are dealt in, each with fresh servers: starts differ more than
+requests do, so that many are worth their loads, up to :data:`LOAD_SHARE` of what requests take."""
 FEW_BLOCKS = 2
-"""The same where a load takes longer than :data:`LOAD_SHARE` of a block, or servers take turns."""
+"""Where servers take turns, and at least."""
 LOAD_SHARE = 0.25
 BLOCK_PROMPTS = 3
 """A block has at least so many."""
@@ -82,10 +83,11 @@ class Dealing:
     ) -> tuple[tuple[Prompt, ...], ...]:
         """The prompts in as many blocks as loads of ``seated`` allow."""
         most = max(1, len(prompts) // BLOCK_PROMPTS)
-        requests_s = sum(self._requests_s(c.key, prompts) for c in seated)
+        loads_s = self.load_s * len(seated)
         count = BLOCKS if self.together else FEW_BLOCKS
-        if requests_s and self.load_s > LOAD_SHARE * requests_s / count:
-            count = FEW_BLOCKS
+        requests_s = sum(self._requests_s(c.key, prompts) for c in seated)
+        if requests_s and loads_s:
+            count = max(FEW_BLOCKS, min(count, int(LOAD_SHARE * requests_s / loads_s)))
         return dealt_into(prompts, min(count, most))
 
     def deal(self, seated: Sequence[Configuration], prompts: Sequence[Prompt]) -> bool:
@@ -306,8 +308,8 @@ class Decision:
         return next((f.error.message for f in found if f.blocked_by is None), None)
 
     def run(self) -> None:
-        """Pass after pass over the prompts; n-grams, whose servers remember, in a block of their
-        own after the first."""
+        """Pass after pass over the prompts; n-grams, whose servers remember, in a block of all of
+        them after the first, which ends early where no draft may win any more and an n-gram may."""
         self.dealing.expected = {key: one.runs for key, one in self.forecasts.items()}
         self._judge()
         self.dealing.together = fit_together(self._seated(), machine().memory_bytes)
@@ -317,8 +319,10 @@ class Decision:
         repeats = passes = self.score.repeats
         number = 0
         while number < passes:
-            for place, block in enumerate(self.blocks):
+            for place, block in enumerate(self._blocks(self._seated())):
                 seated, must = self._seated(), number < repeats
+                if place and passes == 1 and self._ngrams_alone():
+                    break
                 most_s = self.dealing.left_s() * (2 if must else 1)
                 most_s = most_s if self.dealing.steps else math.inf
                 if not self._deal(seated, block, most_s, seated if must else ()):
@@ -338,14 +342,25 @@ class Decision:
                 self._remembering()
                 # So many, whole or begun, as the budget allows for three candidates.
                 three = self._seated()[: len(self.baselines) + 2]
-                block_s = max(self.dealing.estimate(three, block) for block in self.blocks)
+                blocks = self._blocks(three)
+                block_s = max(self.dealing.estimate(three, block) for block in blocks)
                 more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
-                passes = max(repeats, min(MOST_LOOKS, 1 + math.ceil(more / len(self.blocks))))
+                passes = max(repeats, min(MOST_LOOKS, 1 + math.ceil(more / len(blocks))))
                 self.looks = passes - repeats + 1  # fixed before the first look
             number += 1
             over = self.standings is None or self.decided or not self.objective.timed
             if number >= repeats and over:
                 return
+
+    def _blocks(self, seated: Iterable[Configuration]) -> tuple[tuple[Prompt, ...], ...]:
+        """Those of a pass: one where an n-gram is ``seated``."""
+        return (self.prompts,) if any(c.key.ngram for c in seated) else self.blocks
+
+    def _ngrams_alone(self) -> bool:
+        """Whether an n-gram may be the best, and no draft that is without one."""
+        chance = self.standings.chance if self.standings is not None and not self.again else {}
+        able = [key for key in chance if key in self.grid and chance[key] >= PROMISING]
+        return bool(able) and all(key.ngram is not None for key in able)
 
     def _judge(self) -> None:
         """Put what is known into the table, and see who is best by it."""
@@ -401,9 +416,12 @@ class Decision:
     def _seated(self) -> list[Configuration]:
         """No draft of every engine, and the candidates that may be the best: those of other files
         first, until something ran, and then the best draft, its rival, and others by chance."""
-        able = [c for c in self.grid.values() if c.key.ngram is None and self._open(c.key)]
+        ran = self.dealing.runs
+        able = [c for c in self.grid.values() if self._open(c.key)]
+        if not any(key.ngram for key in ran):
+            able = [c for c in able if c.key.ngram is None]
         asked = [c for c in able if c.name == self.again]
-        found, ran = self.standings, self.dealing.runs
+        found = self.standings
         if found is not None:
             order = found.chance if ran else found.value
             able = sorted((c for c in able if c.key in order), key=lambda c: -order[c.key])
@@ -498,9 +516,7 @@ class Decision:
         """Until leader and rival would be known to differ, or to be within the margin, about."""
         found = self.standings
         rival = self.grid.get(found.rival) if found is not None and found.rival else None
-        if found is None or rival is None or rival.key.ngram is not None:
-            return None
-        if self.decided or not self.objective.timed:
+        if found is None or rival is None or self.decided or not self.objective.timed:
             return None
         lead = found.value[found.leader] - found.value[rival.key]
         wanted = max(abs(lead), math.log1p(self.margin)) / 2.2
@@ -508,7 +524,7 @@ class Decision:
         had = len({run.block for run in self.dealing.runs.get(rival.key, [])})
         more = max(1, math.ceil(starts) - had)
         seated = [*self.baselines, *self._leader(), rival]
-        return more * self.dealing.estimate(seated, self.blocks[0])
+        return more * self.dealing.estimate(seated, self._blocks(seated)[0])
 
 
 def decide(

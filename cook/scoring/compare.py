@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Generic, TypeVar
@@ -108,12 +108,9 @@ def log_ratio(
     b: Sequence[PromptRun],
     objective: Objective,
     weights: Mapping[str, float] | None = None,
-    ids: Collection[str] | None = None,
 ) -> float | None:
-    """Log of the figure of ``a`` over that of ``b``, on the prompts ``ids``; None where either has
-    none."""
-    sides = ([run for run in runs if ids is None or run.id in ids] for runs in (a, b))
-    mine, theirs = (ratio(side, objective, weights) for side in sides)
+    """Log of the figure of ``a`` over that of ``b``; None where either has none."""
+    mine, theirs = (ratio(side, objective, weights) for side in (a, b))
     return math.log(mine / theirs) if mine and theirs else None
 
 
@@ -239,18 +236,29 @@ def standings(
 def paired(
     row: Row[K], base: Row[K], objective: Objective, weights: Mapping[str, float] | None = None
 ) -> float | None:
-    """Log of a candidate's live figure over no draft's on the same requests, moved to all prompts
-    that no draft was dealt by what the forecast says that they differ by from those of the
-    candidate; None where either has no such figure."""
+    """Log of a candidate's live figure over no draft's on the same requests, moved to all requests
+    of no draft by what the forecast says that they differ by from the candidate's; None where
+    either has no such figure."""
     mine, theirs = sides(common(row.live, base.live))
     found = log_ratio(mine, theirs, objective, weights)
-    there, whole = (
-        log_ratio(row.forecast, base.forecast, objective, weights, {run.id for run in runs})
-        for runs in (mine, base.live)
-    )
+    there, whole = (forecast_of(row, base, runs, objective, weights) for runs in (mine, base.live))
     if found is None or there is None or whole is None:
         return found
     return found + whole - there
+
+
+def forecast_of(
+    row: Row[K],
+    base: Row[K],
+    asked: Sequence[PromptRun],
+    objective: Objective,
+    weights: Mapping[str, float] | None = None,
+) -> float | None:
+    """Log of a candidate's forecast figure over no draft's on requests as ``asked``, where a prompt
+    that was dealt twice counts twice; None where either has none."""
+    said, bare = ({run.id: run for run in one.forecast} for one in (row, base))
+    ids = [run.id for run in asked if run.id in said and run.id in bare]
+    return log_ratio([said[id] for id in ids], [bare[id] for id in ids], objective, weights)
 
 
 def _live_variance(row: Row[K], base: Row[K], objective: Objective, start_sd: float) -> float:
@@ -283,12 +291,12 @@ def _guesses(
     these errors with the length of drafts (least squares, with :data:`LENGTH` known before).
     """
     rng = np.random.default_rng(SEED)
-    dealt = {run.id for run in base.live or base.forecast}
+    dealt = base.live or base.forecast
     forecast: dict[K, float] = {}
     lengths = {row.key: _log_length(row.forecast) for row in rows}
     errors: dict[Hashable, list[tuple[float, float]]] = {}
     for row in rows:
-        log = log_ratio(row.forecast, base.forecast, objective, weights, dealt)
+        log = forecast_of(row, base, dealt, objective, weights)
         if log is not None:
             forecast[row.key] = log
             if row.key in measured and row is not base:

@@ -261,6 +261,30 @@ def test_of_some_prompts_a_figure_is_moved_by_what_is_forecast_of_the_others() -
     assert paired(zero, zero, WHOLE) == 0.0
 
 
+@given(TIMES, st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=4), st.data())
+def test_whichever_blocks_it_was_dealt_a_figure_is_of_all_requests(
+    bare: dict[str, float], passes: list[set[int]], data: st.DataObject
+) -> None:
+    """Of a draft that takes what is forecast of it times a factor."""
+    factor, ids = 1.25, sorted(bare)
+    forecast = {id: data.draw(st.floats(10, 5000), label=id) for id in ids}
+    theirs = [
+        run(id, bare[id], block=3 * turn + i % 3) for turn in range(4) for i, id in enumerate(ids)
+    ]
+    seats = {3 * turn + part for turn, parts in enumerate(passes) for part in parts}
+    mine = [run(one.id, forecast[one.id] * factor, block=one.block or 0) for one in theirs]
+    mine = [one for one in mine if one.block in seats]
+    if not mine:
+        return
+    found = paired(
+        Row("draft", "f", runs(forecast), tuple(mine)),
+        Row(BARE, None, runs(bare), tuple(theirs)),
+        WHOLE,
+    )
+    wanted = math.log(sum(bare.values()) / sum(forecast.values()) / factor)
+    assert found == pytest.approx(wanted, abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("prompts", "blocks", "least"), [(8, 1, 0.90), (12, 3, 0.92), (24, 1, 0.92), (24, 4, 0.92)]
 )
