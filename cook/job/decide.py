@@ -29,7 +29,7 @@ from cook.steps.deal import DealOutcome, DealStep, Dealt
 from cook.steps.trace import RecordedTraceStep
 from cook.steps.work import model_bytes
 
-BLOCKS = 8
+BLOCKS = 6
 """Blocks at most that the prompts are dealt in, each with fresh servers: starts differ more than
 requests do, so that many are worth their loads, up to :data:`LOAD_SHARE` of what requests take."""
 FEW_BLOCKS = 2
@@ -470,8 +470,8 @@ class Decision:
         return self._deal(seated, self.prompts, self.dealing.left_s(), rest)
 
     def _remembering(self) -> None:
-        """The best n-gram method, alone and before a draft, in one block of all prompts: its
-        server learns from every request, so that it is not started again between blocks."""
+        """The best n-gram method, and others that may win if the budget has room, in one block of
+        all prompts: their servers learn from every request, and are not started again between."""
         chance = self.standings.chance if self.standings is not None else {}
 
         def order(c: Configuration) -> tuple[bool, float]:
@@ -481,9 +481,13 @@ class Decision:
 
         able = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
         able.sort(key=order)
-        alone, before = ([c for c in able if c.key.is_file is after] for after in (False, True))
-        before = [c for c in before if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
-        if asking := [*alone[:1], *before[:1]]:
+        near = [c for c in able if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
+        first = [c for c in able if not c.key.is_file][:1] or near[:1]
+        asking = list({c.key: c for c in (*first, *near)}.values())[: self.dealing.seats]
+        seated = [*self._bare(), *self._leader(), *asking]
+        if self.dealing.estimate(seated, self.prompts) > self.dealing.left_s():
+            asking = first
+        if asking:
             self._extra(asking, asking)
 
     def exclude(self) -> None:

@@ -220,13 +220,13 @@ def checks_of(
 
 
 def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:
-    """``count`` shares of the prompts, each with its part of every category; no empty ones."""
-    dealt: list[list[Prompt]] = [[] for _ in range(count)]
-    seen: dict[str, int] = {}
-    for prompt in prompts:
-        turn = seen.get(prompt.category, len(seen))
-        dealt[turn % count].append(prompt)
-        seen[prompt.category] = turn + 1
+    """``count`` shares of the prompts, alike in size and in their mix of categories; no empty
+    ones."""
+    by_category = [
+        p for c in dict.fromkeys(p.category for p in prompts) for p in prompts if p.category == c
+    ]
+    turns = {prompt.id: turn for turn, prompt in enumerate(by_category)}
+    dealt = ([p for p in prompts if turns[p.id] % count == block] for block in range(count))
     return tuple(tuple(share) for share in dealt if share)
 
 

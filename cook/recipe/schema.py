@@ -832,8 +832,8 @@ class ScoreSpec(Spec):
     rivals: Rivals = ()
     """Draft-free speculation that drafts must beat, each a name (`ngram-mod`; `all` that the
     engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; the
-    best one runs live on all prompts, in a block of its own. Absent: none, since timing their wide
-    verifications takes time."""
+    best one, and others that may win, run live on all prompts, in a block of their own. Absent:
+    none, since timing their wide verifications takes time."""
     slots: Annotated[tuple[Slots, ...], _many(Slots), Some, AfterValidator(_distinct)] = (1,)
     """Numbers of server slots, one or a list (`[1, 2, 4]`), at which to tell the speed of all
     requests in parallel, with the pick and without a draft: predicted, and run live as far as
