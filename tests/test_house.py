@@ -32,7 +32,7 @@ ROOMS = {
     "logs": 1_237,
     "report": 3_914,
     "steps": 4_279,
-    "scoring": 3_379,
+    "scoring": 3_389,
     "record": 1_421,
     "recipe": 6_123,
     "trace": 1_173,

@@ -71,10 +71,11 @@ class Row(Generic[K]):
 class Standings(Generic[K]):
     """Who is fastest on these prompts, by log figures over no draft's.
 
-    ``value``: of every candidate, from live requests or else its forecast; ``chance`` of being the
-    best; ``within`` of being at most the margin worse than the best. ``leader``: the best of those
-    that ran. ``rival``: the candidate most likely to be more than the margin better than the
-    leader, and ``low`` to ``high`` how it compares, a log ratio at the confidence asked for.
+    ``value``: of every candidate, from live requests (moved to all prompts where no draft was dealt
+    some only) or else its forecast; ``chance`` of being the best; ``within`` of being at most the
+    margin worse than the best. ``leader``: the best of those that ran. ``rival``: the candidate
+    most likely to be more than the margin better than the leader, and ``low`` to ``high`` how it
+    compares, a log ratio at the confidence asked for.
     ``start_sd``: of one start's log figure, its requests included.
     """
 
@@ -192,14 +193,16 @@ def standings(
     """
     zero = next(row for row in rows if row.key == base)
     measured: dict[K, tuple[float, float]] = {}
+    dealt = {run.id for run in zero.live}
+    asked = [*zero.live, *(run for run in zero.forecast if run.id not in dealt)]
     if objective.timed:
         start_sd, freedom = _start_noise(rows, zero, objective)
         for row in rows:
-            log = paired(row, zero, objective, weights)
+            log = paired(row, zero, objective, weights, asked)
             if log is not None:
                 sd = math.sqrt(_live_variance(row, zero, objective, start_sd))
                 measured[row.key] = log, sd
-        value, draws = _guesses(rows, zero, measured, freedom, objective, weights)
+        value, draws = _guesses(rows, zero, measured, freedom, objective, weights, asked)
     else:
         start_sd, rng = acceptance_sd, np.random.default_rng(SEED)
         counted = {row.key: row.forecast or row.live for row in rows}
@@ -234,14 +237,21 @@ def standings(
 
 
 def paired(
-    row: Row[K], base: Row[K], objective: Objective, weights: Mapping[str, float] | None = None
+    row: Row[K],
+    base: Row[K],
+    objective: Objective,
+    weights: Mapping[str, float] | None = None,
+    asked: Sequence[PromptRun] | None = None,
 ) -> float | None:
-    """Log of a candidate's live figure over no draft's on the same requests, moved to all requests
-    of no draft by what the forecast says that they differ by from the candidate's; None where
-    either has no such figure."""
+    """Log of a candidate's live figure over no draft's on the same requests, moved to requests as
+    ``asked`` (None: all of no draft) by what the forecast says that they differ by from the
+    candidate's; None where either has no such figure."""
     mine, theirs = sides(common(row.live, base.live))
     found = log_ratio(mine, theirs, objective, weights)
-    there, whole = (forecast_of(row, base, runs, objective, weights) for runs in (mine, base.live))
+    there, whole = (
+        forecast_of(row, base, runs, objective, weights)
+        for runs in (mine, base.live if asked is None else asked)
+    )
     if found is None or there is None or whole is None:
         return found
     return found + whole - there
@@ -283,6 +293,7 @@ def _guesses(
     freedom: int,
     objective: Objective,
     weights: Mapping[str, float] | None,
+    asked: Sequence[PromptRun],
 ) -> tuple[dict[K, float], dict[K, Floats]]:
     """(log figure over no draft's, draws of what it may be) of every candidate that has one.
 
@@ -291,12 +302,11 @@ def _guesses(
     these errors with the length of drafts (least squares, with :data:`LENGTH` known before).
     """
     rng = np.random.default_rng(SEED)
-    dealt = base.live or base.forecast
     forecast: dict[K, float] = {}
     lengths = {row.key: _log_length(row.forecast) for row in rows}
     errors: dict[Hashable, list[tuple[float, float]]] = {}
     for row in rows:
-        log = forecast_of(row, base, dealt, objective, weights)
+        log = forecast_of(row, base, asked, objective, weights)
         if log is not None:
             forecast[row.key] = log
             if row.key in measured and row is not base:

@@ -261,6 +261,19 @@ def test_of_some_prompts_a_figure_is_moved_by_what_is_forecast_of_the_others() -
     assert paired(zero, zero, WHOLE) == 0.0
 
 
+def test_prompts_that_nobody_was_dealt_are_judged_by_what_is_forecast_of_them() -> None:
+    """On a both are as fast, and the first is forecast to be the faster one on b."""
+    bare = {"a": 1000.0, "b": 1000.0}
+    zero = Row(BARE, None, runs(bare), runs({"a": 1000.0}))
+    one = Row("one", "f", runs({"a": 500.0, "b": 400.0}), runs({"a": 500.0}))
+    two = Row("two", "g", runs({"a": 500.0, "b": 800.0}), runs({"a": 500.0}))
+    found = standings((zero, one, two), BARE, WHOLE)
+    assert found is not None
+    assert found.leader == "one"
+    assert found.value["one"] - found.value["two"] == pytest.approx(math.log(1300 / 900))
+    assert paired(one, zero, WHOLE) == paired(two, zero, WHOLE) == pytest.approx(math.log(2))
+
+
 @given(TIMES, st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=4), st.data())
 def test_whichever_blocks_it_was_dealt_a_figure_is_of_all_requests(
     bare: dict[str, float], passes: list[set[int]], data: st.DataObject
