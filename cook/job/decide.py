@@ -30,11 +30,12 @@ from cook.steps.trace import RecordedTraceStep
 from cook.steps.work import model_bytes
 
 BLOCKS = 6
-"""Blocks at most that the prompts are dealt in, each with fresh servers: starts differ more than
-requests do, so that many are worth their loads, up to :data:`LOAD_SHARE` of what requests take."""
+"""Blocks at most that the prompts are dealt in, each with fresh servers: the more of them, the less
+is left of what server starts differ by."""
 FEW_BLOCKS = 2
-"""Where servers take turns, and at least."""
+"""The same where servers take turns; and the least where they are alive together."""
 LOAD_SHARE = 0.25
+"""What loads may take of the time that requests take."""
 BLOCK_PROMPTS = 3
 """A block has at least so many."""
 MOST_SEATS = 5
@@ -322,7 +323,7 @@ class Decision:
             for place, block in enumerate(self._blocks(self._seated())):
                 seated, must = self._seated(), number < repeats
                 if place and passes == 1 and self._ngrams_alone():
-                    break
+                    break  # the budget is for them
                 most_s = self.dealing.left_s() * (2 if must else 1)
                 most_s = most_s if self.dealing.steps else math.inf
                 if not self._deal(seated, block, most_s, seated if must else ()):

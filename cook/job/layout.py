@@ -222,9 +222,8 @@ def checks_of(
 def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:
     """``count`` shares of the prompts, alike in size and in their mix of categories; no empty
     ones."""
-    by_category = [
-        p for c in dict.fromkeys(p.category for p in prompts) for p in prompts if p.category == c
-    ]
+    categories = list(dict.fromkeys(p.category for p in prompts))
+    by_category = sorted(prompts, key=lambda p: categories.index(p.category))
     turns = {prompt.id: turn for turn, prompt in enumerate(by_category)}
     dealt = ([p for p in prompts if turns[p.id] % count == block] for block in range(count))
     return tuple(tuple(share) for share in dealt if share)
