@@ -19,7 +19,7 @@ from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
 from cook.record.record import Objective
 from cook.scoring.compare import Row, standings
-from cook.steps.deal import DealStep, Dealt
+from cook.steps.deal import DealStep
 
 RECIPE = """\
 version: 1
@@ -52,9 +52,18 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
         outcomes = executor.run(steps)
         for failure in outcomes.failures.values():
             raise failure.error
-        dealt = [Dealt(steps, one.name).outcomes(outcomes.result) for one in servers]
-        runs = [tuple(run for outcome in side for run in outcome.runs) for side in dealt]
         blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
+    sides = zip(*(block.dealt for block in blocks), strict=True)
+    runs = [
+        tuple(
+            run
+            for block, one in zip(blocks, side, strict=True)
+            if one.outcome is not None
+            for run in one.outcome.runs
+            if run.id in block.counting
+        )
+        for side in sides
+    ]
     rows = [Row(s.name, None, (), side) for s, side in zip(servers, runs, strict=True)]
     found = standings(rows, NO_DRAFT, Objective.END_TO_END_SPEED)
     assert found is not None, "both ran"
@@ -67,8 +76,9 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
         "holds_one": low <= 1 <= high,
         "half_width": math.sqrt(high / low) - 1,
         "together": all(block.together for block in blocks),
-        "disturbed": sum(run.disturbed for side in runs for run in side),
-        "requests": sum(map(len, runs)),
+        "disturbed": sum(run.disturbed for block in blocks for run in block.runs),
+        "requests": sum(len(block.runs) for block in blocks),
+        "counting": sum(map(len, runs)),
         "seconds": round(sum(block.seconds for block in blocks), 1),
     }
 
@@ -77,7 +87,8 @@ def line_of(run: dict[str, Any]) -> str:
     return (
         f"two servers of one model: {run['ratio']:.4f} ({run['low']:.4f} to {run['high']:.4f}), "
         f"{'holds 1' if run['holds_one'] else 'DOES NOT HOLD 1'}, +- {run['half_width']:.2%}; "
-        f"{run['disturbed']} of {run['requests']} requests disturbed, {run['seconds']:.0f} s"
+        f"{run['disturbed']} of {run['requests']} requests disturbed, {run['counting']} count, "
+        f"{run['seconds']:.0f} s"
     )
 
 

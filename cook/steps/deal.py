@@ -7,15 +7,15 @@ alive alone for the whole block, and every other block goes through them backwar
 
 A timing is worth little when another program ran at the same time (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
-the next request waits until the other servers are at rest, and what others used of the processors
-is kept for every request; a prompt that was disturbed is dealt again.
+the next request waits until the machine is at rest, other servers and other programs alike, and
+what others used of the processors is kept for every request, and one that was disturbed is tried
+again at once.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -29,22 +29,24 @@ from cook.errors import StepError
 from cook.graph.step import Cost, Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
-from cook.record.record import PromptRun
+from cook.record.record import TOLERATED_CORES, PromptRun
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, LiveStep, Watch
 from cook.steps.work import Phase, made_bytes, model_bytes, trunk_bytes
 from cook.units import plural
 
 REST_S = 0.1
-"""For so long the other servers must have been at rest before a request is sent."""
-REST_SHARE = 0.02
-"""Of a core: what a server at rest may use. OpenMP and polling threads spin after a reply."""
+"""For so long the machine must have been at rest before a request is sent: OpenMP and polling
+threads of the other servers spin after a reply, and other programs come and go."""
 MOST_REST_S = 5.0
-"""Waited for that at most: a server that never rests shows as a disturbance."""
+"""Waited for that at most, and half as long each time it was in vain: a machine that never rests
+costs a block twice as much, and shows as a disturbance."""
 TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
-AGAIN_SHARE = 0.5
-"""Of a block's prompts, how many are dealt again at most: a machine that is never idle disturbs
-the second time as well."""
+MOST_TRIES = 5
+"""Of a request that other programs disturb: the least disturbed try counts."""
+VAIN_SHARE = 0.5
+"""Further tries that are disturbed as well, next to a block's requests: with more the machine is
+never idle, and none is made."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -61,8 +63,8 @@ class DealtServer:
 class DealOutcome:
     """A block as it was dealt, one entry a server in the order of the step's ``servers``.
 
-    ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, those of
-    prompts that were dealt again, and the waits for other servers to come to rest.
+    ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, further
+    tries of disturbed ones, and the waits for the machine to come to rest.
     """
 
     dealt: tuple[DealtServer, ...]
@@ -82,11 +84,21 @@ class DealOutcome:
         return max(known, default=None)
 
     @property
+    def counting(self) -> frozenset[str]:
+        """The prompts that count: those during which no server was disturbed, unless these are less
+        than half. Otherwise what others did to one server would be a candidate's."""
+        every = {run.id for run in self.runs}
+        quiet = every - {run.id for run in self.runs if run.disturbed}
+        return frozenset(quiet if 2 * len(quiet) >= len(every) else every)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        disturbed = sum(run.disturbed for run in self.runs)
+        disturbed = [run.id for run in self.runs if run.disturbed]
         if not disturbed:
             return ()
-        return (f"other programs were at work during {disturbed} of its requests",)
+        left_out = set(disturbed) - self.counting
+        more = f": {plural(len(left_out), 'prompt')} of it left out" if left_out else ""
+        return (f"other programs were at work during {len(disturbed)} of its requests{more}",)
 
 
 @dataclass(frozen=True)
@@ -270,12 +282,21 @@ class _Seat:
 
 @dataclass
 class _Block:
-    """Deals the prompts of ``step``. ``asked`` counts requests, ``done`` those asked at first."""
+    """Deals the prompts of ``step``. ``asked`` counts requests, ``vain`` those among them that were
+    tried again and disturbed again; ``patience_s``: how long the next one waits for rest."""
 
     step: DealStep
     bench: Workbench
     asked: int = 0
+    vain: int = 0
     done: int = 0
+    patience_s: float = field(default_factory=lambda: MOST_REST_S)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the machine is never idle."""
+        size = len(self.step.servers) * len(self.step.servers[0].prompts)
+        return self.vain >= VAIN_SHARE * size
 
     def deal(self, seats: Sequence[_Seat], *, whole: bool) -> bool:
         """To ``seats``, alive at once. False where they do not fit together, which ``whole`` (there
@@ -293,21 +314,6 @@ class _Block:
                 self._to_all(seats, prompt, first=index == 0)
                 self.done += len(seats)
                 self.bench.advance(self.done / len(prompts) / len(self.step.servers))
-            # A server that remembers a prompt would be faster the second time.
-            if not any(seat.step.ngram is not None for seat in seats):
-                ran = (run for seat in seats for run in seat.runs.values())
-                disturbed = {run.id for run in ran if run.disturbed}
-                again = [prompt for prompt in prompts if prompt.id in disturbed]
-                for prompt in again[: math.ceil(AGAIN_SHARE * len(prompts))]:
-                    # Of the two times the less disturbed one counts.
-                    before = [
-                        (seat, seat.runs[prompt.id]) for seat in seats if prompt.id in seat.runs
-                    ]
-                    self._to_all(seats, prompt, first=False)
-                    after = [seat.runs[prompt.id] for seat, _ in before]
-                    if _most_cores(after) > _most_cores(run for _, run in before):
-                        for seat, run in before:
-                            seat.runs[prompt.id] = run
         finally:
             for seat in seats:
                 seat.close()
@@ -315,28 +321,38 @@ class _Block:
 
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
-        parting = not first and any(seat.step.remembers for seat in seats)
+        remembers = any(seat.step.remembers for seat in seats)
+        # A server that remembers a prompt would be faster the second time.
+        tries = 1 if any(seat.step.ngram is not None for seat in seats) else MOST_TRIES
         for place in rng.permutation(len(seats)):
             seat = seats[place]
             if seat.failure is not None or seat.server is None:
                 continue
             try:
-                if parting:
-                    tokens = seat.step.parting_tokens
-                    seat.server.complete(WARM_UP, tokens, temperature=0.0, seed=1)
-                seat.runs[prompt.id] = run = self._ask(seats, seat, prompt)
-                seat.asked.append((run.order, prompt.id))
+                run = self._ask(seats, seat, prompt, parting=remembers and not first)
+                for _ in range(1, tries):
+                    if not run.disturbed or self.hopeless:
+                        break
+                    again = self._ask(seats, seat, prompt, parting=remembers)
+                    self.vain += again.disturbed
+                    run = min(run, again, key=lambda run: run.others_cores or 0.0)
+                seat.runs[prompt.id] = run
             except StepError as error:
                 seat.failed(error)
 
-    def _ask(self, seats: Sequence[_Seat], seat: _Seat, prompt: Prompt) -> PromptRun:
+    def _ask(
+        self, seats: Sequence[_Seat], seat: _Seat, prompt: Prompt, *, parting: bool
+    ) -> PromptRun:
         server, warmed = seat.server, seat.warmed
         assert server is not None, "chosen so"
         assert warmed is not None, "an open seat answered a first request"
+        if parting:
+            server.complete(WARM_UP, seat.step.parting_tokens, temperature=0.0, seed=1)
         text = seat.step.rendered(server, prompt)
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
-        _wait_for_rest([one for one in alive if one is not server])
+        rested = _wait_for_rest(self.patience_s)
+        self.patience_s = MOST_REST_S if rested else self.patience_s / 2
 
         def cpu_s() -> float | None:
             each = [one.cpu_s for one in alive]
@@ -348,22 +364,22 @@ class _Block:
         if cores is not None:
             cores = max(0.0, cores - TICK_S / max(run.wall_ms / 1000, TICK_S))
         self.asked += 1
+        seat.asked.append((self.asked, prompt.id))
         return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
 
 
-def _most_cores(runs: Iterable[PromptRun]) -> float:
-    return max((run.others_cores or 0.0 for run in runs), default=0.0)
-
-
-def _wait_for_rest(servers: Sequence[Server]) -> None:
-    """Until every one of ``servers`` used next to nothing for a while."""
-    until = time.monotonic() + MOST_REST_S
-    while servers and time.monotonic() < until:
-        before = [one.cpu_s for one in servers]
+def _wait_for_rest(most_s: float) -> bool:
+    """Until nothing but this process uses the processors, for ``most_s`` at most; whether it came.
+    Where the kernel does not say what they do, at once."""
+    until = time.monotonic() + most_s
+    while True:
+        watch = Watch(lambda: 0.0)
         time.sleep(REST_S)
-        used = zip(before, [one.cpu_s for one in servers], strict=True)
-        if all(b is None or a is None or a - b <= REST_SHARE * REST_S for b, a in used):
-            return
+        cores = watch.others_cores()
+        if cores is None or cores <= TOLERATED_CORES:
+            return True
+        if time.monotonic() >= until:
+            return False
 
 
 def _has_room(open_seats: Sequence[_Seat], seat: _Seat, bench: Workbench) -> bool:

@@ -101,7 +101,7 @@ class World:
     dying_from: int = 0
     """Block from which on they do."""
     busy: tuple[str, ...] = ()
-    """Labels of steps during which another program kept two cores busy."""
+    """Labels of steps, or servers with a prompt, when another program kept two cores busy."""
 
 
 def seed_of(*parts: object) -> int:
@@ -335,8 +335,9 @@ class Fabrication(Executor):
             others_cores=self.others(step),
         )
 
-    def others(self, step: Step[Any]) -> float:
-        return 2.0 if any(part in step.label for part in self.world.busy) else 0.0
+    def others(self, step: Step[Any], request: str = "") -> float:
+        found = any(part in step.label or part == request for part in self.world.busy)
+        return 2.0 if found else 0.0
 
     def _deal(self, step: DealStep, directory: Path) -> DealOutcome:
         """Every server's requests; one that fails by its name is out."""
@@ -347,12 +348,11 @@ class Fabrication(Executor):
                 dealt.append(DealtServer(None, f"{server.name}: it crashed"))
                 continue
             outcome = self._live(server, directory)
-            busy = self.others(step)
-            runs = tuple(
-                replace(run, block=step.block, order=order, others_cores=busy)
-                for order, run in enumerate(outcome.runs, 1)
-            )
-            dealt.append(DealtServer(replace(outcome, runs=runs)))
+            runs = []
+            for order, run in enumerate(outcome.runs, 1):
+                busy = self.others(step, f"{server.name} {run.id}")
+                runs.append(replace(run, block=step.block, order=order, others_cores=busy))
+            dealt.append(DealtServer(replace(outcome, runs=tuple(runs))))
         if dealt[0].outcome is None:
             raise StepError(f"{step.label}: {dealt[0].failure}")
         ran = [one.outcome for one in dealt if one.outcome is not None]
