@@ -53,18 +53,8 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
         for failure in outcomes.failures.values():
             raise failure.error
         blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
-    sides = zip(*(block.dealt for block in blocks), strict=True)
-    runs = [
-        tuple(
-            run
-            for block, one in zip(blocks, side, strict=True)
-            if one.outcome is not None
-            for run in one.outcome.runs
-            if run.id in block.counting
-        )
-        for side in sides
-    ]
-    rows = [Row(s.name, None, (), side) for s, side in zip(servers, runs, strict=True)]
+    each = [[run for block in blocks for run in block.counted(place)] for place in (0, 1)]
+    rows = [Row(s.name, None, (), tuple(runs)) for s, runs in zip(servers, each, strict=True)]
     found = standings(rows, NO_DRAFT, Objective.END_TO_END_SPEED)
     assert found is not None, "both ran"
     sign = 1 if found.leader == NO_DRAFT else -1
@@ -78,7 +68,7 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
         "together": all(block.together for block in blocks),
         "disturbed": sum(run.disturbed for block in blocks for run in block.runs),
         "requests": sum(len(block.runs) for block in blocks),
-        "counting": sum(map(len, runs)),
+        "counting": sum(map(len, each)),
         "seconds": round(sum(block.seconds for block in blocks), 1),
     }
 

@@ -125,8 +125,7 @@ class Dealing:
         for place, (c, one) in enumerate(zip((*seated, *repeated), outcome.dealt, strict=True)):
             if one.outcome is not None:
                 runs = self.runs if place < len(seated) else self.on_reference
-                count = (run for run in one.outcome.runs if run.id in outcome.counting)
-                runs.setdefault(c.key, []).extend(count)
+                runs.setdefault(c.key, []).extend(outcome.counted(place))
                 self.load_s = max(self.load_s, one.outcome.load_seconds)
             elif place < len(seated):
                 self.failed[c.key] = one.failure or "not run"

@@ -91,6 +91,11 @@ class DealOutcome:
         quiet = every - {run.id for run in self.runs if run.disturbed}
         return frozenset(quiet if 2 * len(quiet) >= len(every) else every)
 
+    def counted(self, place: int) -> list[PromptRun]:
+        """Requests of the server in that place on prompts that count; none where it failed."""
+        outcome = self.dealt[place].outcome
+        return [run for run in outcome.runs if run.id in self.counting] if outcome else []
+
     @property
     def warnings(self) -> tuple[str, ...]:
         disturbed = [run.id for run in self.runs if run.disturbed]
