@@ -31,7 +31,7 @@ ROOMS = {
     "hub": 1_537,
     "logs": 1_237,
     "report": 3_914,
-    "steps": 4_301,
+    "steps": 4_314,
     "scoring": 3_389,
     "record": 1_421,
     "recipe": 6_123,

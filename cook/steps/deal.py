@@ -5,11 +5,10 @@ meanwhile, it does to all. Where the servers fit into memory together, they are 
 take turns by the request, one request at a time, in a random order. Where they do not, each is
 alive alone for the whole block, and every other block goes through them backwards.
 
-A timing is worth little when another program ran at the same time (two busy OpenMP programs on two
+A timing is worth little when another program wanted the same cores (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
-the next request waits until the machine is at rest, other servers and other programs alike, and
-what others used of the processors is kept for every request, and one that was disturbed is tried
-again at once.
+the next request waits until its server's threads have cores of their own, what others used of the
+processors is kept for every request, and a crowded one is tried again at once.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from cook.steps.work import Phase, made_bytes, model_bytes, trunk_bytes
 from cook.units import plural
 
 REST_S = 0.1
-"""For so long the machine must have been at rest before a request is sent: OpenMP and polling
-threads of the other servers spin after a reply, and other programs come and go."""
+"""For so long there must have been room before a request is sent: OpenMP and polling threads of the
+other servers spin after a reply, and other programs come and go."""
 MOST_REST_S = 5.0
 """Waited for that at most, and half as long each time it was in vain: a machine that never rests
 costs a block twice as much, and shows as a disturbance."""
 TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
 MOST_TRIES = 5
-"""Of a request that other programs disturb: the least disturbed try counts."""
+"""Of a request that other programs crowd: the least disturbed try counts."""
 VAIN_SHARE = 0.5
-"""Further tries that are disturbed as well, next to a block's requests: with more the machine is
-never idle, and none is made."""
+"""Further tries that are crowded as well, next to a block's requests: with more the machine never
+rests, and none is made."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -64,12 +63,14 @@ class DealOutcome:
     """A block as it was dealt, one entry a server in the order of the step's ``servers``.
 
     ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, further
-    tries of disturbed ones, and the waits for the machine to come to rest.
+    tries of crowded ones, and the waits for room. ``left_out``: prompts that count for none, since
+    other programs wanted a server's cores: what they did to one would be a candidate's.
     """
 
     dealt: tuple[DealtServer, ...]
     together: bool
     seconds: float
+    left_out: tuple[str, ...] = ()
 
     @property
     def runs(self) -> list[PromptRun]:
@@ -83,27 +84,18 @@ class DealOutcome:
         known = (run.others_cores for run in self.runs if run.others_cores is not None)
         return max(known, default=None)
 
-    @property
-    def counting(self) -> frozenset[str]:
-        """The prompts that count: those during which no server was disturbed, unless these are less
-        than half. Otherwise what others did to one server would be a candidate's."""
-        every = {run.id for run in self.runs}
-        quiet = every - {run.id for run in self.runs if run.disturbed}
-        return frozenset(quiet if 2 * len(quiet) >= len(every) else every)
-
     def counted(self, place: int) -> list[PromptRun]:
         """Requests of the server in that place on prompts that count; none where it failed."""
         outcome = self.dealt[place].outcome
-        return [run for run in outcome.runs if run.id in self.counting] if outcome else []
+        return [run for run in outcome.runs if run.id not in self.left_out] if outcome else []
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        disturbed = [run.id for run in self.runs if run.disturbed]
+        disturbed = sum(run.disturbed for run in self.runs)
         if not disturbed:
             return ()
-        left_out = set(disturbed) - self.counting
-        more = f": {plural(len(left_out), 'prompt')} of it left out" if left_out else ""
-        return (f"other programs were at work during {len(disturbed)} of its requests{more}",)
+        more = f": {plural(len(self.left_out), 'prompt')} of it left out" if self.left_out else ""
+        return (f"other programs were at work during {disturbed} of its requests{more}",)
 
 
 @dataclass(frozen=True)
@@ -182,7 +174,7 @@ class DealStep(Step[DealOutcome]):
         dealt = tuple(seat.dealt(self.servers[0].prompts) for seat in seats)
         if dealt[0].outcome is None:
             raise StepError(f"{self.label}: {self.servers[0].name}: {dealt[0].failure}")
-        return DealOutcome(dealt, together, time.monotonic() - started)
+        return DealOutcome(dealt, together, time.monotonic() - started, block.left_out())
 
 
 @dataclass(frozen=True)
@@ -242,6 +234,19 @@ class _Seat:
     asked: list[tuple[int, str]] = field(default_factory=list)
     failure: str | None = None
 
+    @property
+    def room(self) -> float:
+        """Cores that others may use without taking one that a thread of the server needs, for which
+        all its threads would wait at every operation."""
+        cores = machine().cores
+        drafts = (self.step.draft_args,) if self.step.draft is not None else ()
+        threads = max(args.threads or cores for args in (self.step.target_args, *drafts))
+        return max(TOLERATED_CORES, cores - threads)
+
+    def is_crowded(self, run: PromptRun) -> bool:
+        """Whether other programs took such cores: one that is at work at all takes a whole one."""
+        return run.disturbed and max(1.0, run.others_cores or 0.0) > self.room
+
     def open(self, bench: Workbench) -> None:
         """Load, and answer a first request; ``failure`` says why that was not possible."""
         started = time.monotonic()
@@ -288,7 +293,8 @@ class _Seat:
 @dataclass
 class _Block:
     """Deals the prompts of ``step``. ``asked`` counts requests, ``vain`` those among them that were
-    tried again and disturbed again; ``patience_s``: how long the next one waits for rest."""
+    crowded when they were tried again; ``patience_s``: how long the next one waits for room.
+    ``crowded``: prompts of which every try of a server was."""
 
     step: DealStep
     bench: Workbench
@@ -296,6 +302,12 @@ class _Block:
     vain: int = 0
     done: int = 0
     patience_s: float = field(default_factory=lambda: MOST_REST_S)
+    crowded: set[str] = field(default_factory=set)
+
+    def left_out(self) -> tuple[str, ...]:
+        """What was crowded, unless that is more than half of the block."""
+        few = 2 * len(self.crowded) <= len(self.step.servers[0].prompts)
+        return tuple(sorted(self.crowded)) if few else ()
 
     @property
     def hopeless(self) -> bool:
@@ -336,12 +348,14 @@ class _Block:
             try:
                 run = self._ask(seats, seat, prompt, parting=remembers and not first)
                 for _ in range(1, tries):
-                    if not run.disturbed or self.hopeless:
+                    if not seat.is_crowded(run) or self.hopeless:
                         break
                     again = self._ask(seats, seat, prompt, parting=remembers)
-                    self.vain += again.disturbed
+                    self.vain += seat.is_crowded(again)
                     run = min(run, again, key=lambda run: run.others_cores or 0.0)
                 seat.runs[prompt.id] = run
+                if seat.is_crowded(run):
+                    self.crowded.add(prompt.id)
             except StepError as error:
                 seat.failed(error)
 
@@ -356,7 +370,7 @@ class _Block:
         text = seat.step.rendered(server, prompt)
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
-        rested = _wait_for_rest(self.patience_s)
+        rested = _wait_for_room(self.patience_s, seat.room)
         self.patience_s = MOST_REST_S if rested else self.patience_s / 2
 
         def cpu_s() -> float | None:
@@ -373,15 +387,15 @@ class _Block:
         return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
 
 
-def _wait_for_rest(most_s: float) -> bool:
-    """Until nothing but this process uses the processors, for ``most_s`` at most; whether it came.
-    Where the kernel does not say what they do, at once."""
+def _wait_for_room(most_s: float, room: float) -> bool:
+    """Until all but this process use at most ``room`` cores, for ``most_s`` at most; whether it
+    came. Where the kernel does not say what they use, at once."""
     until = time.monotonic() + most_s
     while True:
         watch = Watch(lambda: 0.0)
         time.sleep(REST_S)
         cores = watch.others_cores()
-        if cores is None or cores <= TOLERATED_CORES:
+        if cores is None or cores <= room:
             return True
         if time.monotonic() >= until:
             return False

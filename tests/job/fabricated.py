@@ -357,7 +357,10 @@ class Fabrication(Executor):
             raise StepError(f"{step.label}: {dealt[0].failure}")
         ran = [one.outcome for one in dealt if one.outcome is not None]
         seconds = sum(o.load_seconds + sum(r.wall_ms for r in o.runs) / 1000 for o in ran)
-        return DealOutcome(tuple(dealt), step.together, seconds)
+        crowded = {run.id for one in ran for run in one.runs if run.disturbed}
+        few = len(crowded) < len(step.servers[0].prompts)
+        left_out = tuple(sorted(crowded)) if few else ()
+        return DealOutcome(tuple(dealt), step.together, seconds, left_out)
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
         """Counted as the engine counts; steps priced as timed, with the overhead on top."""

@@ -43,7 +43,9 @@ class Farm:
     asked: list[tuple[str, str]] = field(default_factory=list)
     rests: bool = True
     waited: list[float] = field(default_factory=list)
-    """Before each of ``asked``, how long for the machine to rest."""
+    """Before each of ``asked``, how long at most,"""
+    rooms: list[float] = field(default_factory=list)
+    """and until others use how many cores."""
     partings: list[tuple[str, int]] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
     dies: dict[str, int] = field(default_factory=dict)
@@ -141,12 +143,14 @@ def farm(step: DealStep, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> F
     monkeypatch.setattr(deal, "Server", Fake)
     monkeypatch.setattr(deal, "Watch", Watched)
     monkeypatch.setattr(deal, "TICK_S", 0.0)
+    monkeypatch.setattr(deal, "machine", lambda: replace(machine(), cores=1))
 
-    def rest(most_s: float) -> bool:
+    def wait(most_s: float, room: float) -> bool:
         FARM.waited.append(most_s)
+        FARM.rooms.append(room)
         return FARM.rests
 
-    monkeypatch.setattr(deal, "_wait_for_rest", rest)
+    monkeypatch.setattr(deal, "_wait_for_room", wait)
     return FARM
 
 
@@ -238,7 +242,7 @@ def test_a_server_that_never_loads_or_drafts_nothing_is_out(
     assert re.search(failure, outcome.dealt[3].failure or "")
 
 
-def test_a_disturbed_request_is_tried_again_and_the_least_disturbed_try_counts(farm: Farm) -> None:
+def test_a_crowded_request_is_tried_again_and_the_least_disturbed_try_counts(farm: Farm) -> None:
     # The second prompt's first request, better then, and one of the third prompt, five times.
     farm.busy = {4: 0.5, 5: 0.1, 10: 0.9, 11: 1.8, 12: 0.6, 13: 1.0, 14: 0.7}
     outcome = farm.deal()
@@ -249,7 +253,7 @@ def test_a_disturbed_request_is_tried_again_and_the_least_disturbed_try_counts(f
     orders = {run.order for run in outcome.runs if run.id in (PROMPTS[1].id, PROMPTS[2].id)}
     assert orders == {6, 7, 8, 9, 10, 13, 16, 17}
     assert outcome.others_cores == pytest.approx(0.6)
-    assert outcome.counting == {p.id for p in PROMPTS} - {PROMPTS[2].id}
+    assert outcome.left_out == (PROMPTS[2].id,)
     left_out = "other programs were at work during 1 of its requests: 1 prompt of it left out"
     assert outcome.warnings == (left_out,)
 
@@ -262,7 +266,7 @@ def test_on_a_machine_that_is_never_idle_half_as_many_are_tried_again(
     outcome = farm.deal()
     assert len(farm.asked) == 4 * 6 + more
     assert outcome.others_cores == pytest.approx(cores)
-    assert outcome.counting == {p.id for p in PROMPTS}, "all alike"
+    assert outcome.left_out == (), "all alike"
     warning = f"other programs were at work during {disturbed} of its requests"
     assert outcome.warnings == ((warning,) if disturbed else ())
 
@@ -321,6 +325,28 @@ def test_a_machine_that_never_rests_is_waited_for_ever_less_in_a_block(farm: Far
     assert sum(farm.waited) <= 2 * deal.MOST_REST_S
 
 
+@pytest.mark.parametrize(
+    ("threads", "others", "room", "tries"),
+    [(None, 0.3, 0.15, 2), (8, 0.3, 0.15, 2), (3, 0.9, 5.0, 1), (7, 0.9, 1.0, 1), (7, 1.4, 1.0, 2)],
+)
+def test_it_is_crowded_where_others_take_a_core_that_a_thread_needs(
+    threads: int | None,
+    others: float,
+    room: float,
+    tries: int,
+    farm: Farm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And where they leave it its cores it is disturbed, which is said, but not asked again."""
+    monkeypatch.setattr(deal, "machine", lambda: replace(machine(), cores=8))
+    bare = replace(farm.step.servers[0], target_args=ModelArgs(threads=threads))
+    farm.busy = {2: others}
+    outcome = farm.deal(servers=(bare,))
+    assert set(farm.rooms) == {room}
+    assert len(farm.asked) == len(PROMPTS) + tries - 1
+    assert sum(run.disturbed for run in outcome.runs) == (tries == 1)
+
+
 class Machine:
     """What other programs keep busy, window by window, the last of them on and on."""
 
@@ -337,12 +363,12 @@ class Machine:
 
 
 @pytest.mark.parametrize(("cores", "windows"), [((0.05,), 1), ((1.0, 0.5, 0.1), 3), ((None,), 1)])
-def test_a_request_waits_until_the_machine_is_at_rest(
+def test_a_request_waits_until_there_is_room(
     cores: tuple[float | None, ...], windows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "Watch", machine := Machine(*cores))
-    assert deal._wait_for_rest(5.0)
+    assert deal._wait_for_room(5.0, 0.2)
     assert machine.windows == windows
 
 
@@ -350,7 +376,7 @@ def test_a_machine_that_never_rests_is_not_waited_for_long(monkeypatch: pytest.M
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "Watch", Machine(1.0))
     began = time.monotonic()
-    assert not deal._wait_for_rest(0.05)
+    assert not deal._wait_for_room(0.05, 0.2)
     assert 0.05 <= time.monotonic() - began < 1.0
 
 
