@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 345,
     "score_url": 228,
     "search": 1_952,
-    "job": 6_074,
+    "job": 6_077,
     "hub": 1_537,
     "logs": 1_237,
     "report": 3_914,

@@ -102,15 +102,9 @@ class Dealing:
         seated = [c for c in seated if c.key not in lost]
         repeated = [c for c in seated if c.key.engine in self.reference]
         servers = [replace(c.live, prompts=tuple(prompts)) for c in seated]
-        servers += [
-            replace(
-                c.live,
-                prompts=tuple(prompts),
-                engine=self.reference[c.key.engine],
-                name=f"{c.name} on the reference build",
-            )
-            for c in repeated
-        ]
+        for c in repeated:
+            name, engine = f"{c.name} on the reference build", self.reference[c.key.engine]
+            servers.append(replace(c.live, prompts=tuple(prompts), engine=engine, name=name))
         step = DealStep(tuple(servers), len(self.steps), self.together and len(seated) > 1)
         self.steps.append(step)
         self.executor.run([step])
@@ -151,7 +145,14 @@ class Dealing:
     def estimate(self, seated: Iterable[Configuration], prompts: Sequence[Prompt]) -> float:
         """Seconds that a block will take."""
         each = {c.key: self.load_s + self._requests_s(c.key, prompts) for c in seated}
-        return sum(s * (1 + (key.engine in self.reference)) for key, s in each.items())
+        return self._pace() * sum(s * (1 + (k.engine in self.reference)) for k, s in each.items())
+
+    def _pace(self) -> float:
+        """What blocks took of their loads and requests: where others crowd the machine, more."""
+        found = (one for o in map(self._outcome, self.steps) for one in (o.dealt if o else ()))
+        ran = [one.outcome for one in found if one.outcome is not None]
+        least = sum(one.load_seconds + sum(r.wall_ms for r in one.runs) / 1000 for one in ran)
+        return max(1.0, self.spent_s() / least) if least else 1.0
 
     def _requests_s(self, key: CandidateKey, prompts: Sequence[Prompt]) -> float:
         """Of ``prompts``, as measured before, as forecast, or as the slowest that is known."""

@@ -102,6 +102,8 @@ class World:
     """Block from which on they do."""
     busy: tuple[str, ...] = ()
     """Labels of steps, or servers with a prompt, when another program kept two cores busy."""
+    crowding: float = 1.0
+    """Seconds that a block takes over those of its loads and requests."""
 
 
 def seed_of(*parts: object) -> int:
@@ -360,7 +362,7 @@ class Fabrication(Executor):
         crowded = {run.id for one in ran for run in one.runs if run.disturbed}
         few = len(crowded) < len(step.servers[0].prompts)
         left_out = tuple(sorted(crowded)) if few else ()
-        return DealOutcome(tuple(dealt), step.together, seconds, left_out)
+        return DealOutcome(tuple(dealt), step.together, self.world.crowding * seconds, left_out)
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
         """Counted as the engine counts; steps priced as timed, with the overhead on top."""

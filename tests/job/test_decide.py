@@ -341,6 +341,15 @@ def test_once_it_ran_the_estimate_is_of_what_was_measured(tmp_path: Path) -> Non
     assert made.estimate(TWO, PROMPTS[:4]) == pytest.approx(spent)
 
 
+def test_where_others_crowd_the_machine_the_next_block_is_estimated_to_take_as_long(
+    tmp_path: Path,
+) -> None:
+    made = Dealing(Fabrication(tmp_path, World(crowding=3.0)), True, 600.0, {})
+    assert made.deal(TWO, PROMPTS[:4])
+    ran = sum(r.wall_ms for c in TWO for r in made.runs[c.key]) / 1000 + 3 * 0.5
+    assert made.estimate(TWO, PROMPTS[:4]) == pytest.approx(3.0 * ran)
+
+
 def test_what_was_dealt_is_kept_by_candidate(tmp_path: Path) -> None:
     made = dealing(tmp_path)
     bare, small, large = TWO
