@@ -43,9 +43,9 @@ TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
 MOST_TRIES = 5
 """Of a request that other programs crowd: the least disturbed try counts."""
-VAIN_SHARE = 0.5
-"""Further tries that are crowded as well, next to a block's requests: with more the machine never
-rests, and none is made."""
+VAIN_SHARE = 0.25
+"""So many more further tries that are crowded as well than those that are not, next to a block's
+requests: then requests take longer than the machine rests, and no further one is made."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -292,9 +292,9 @@ class _Seat:
 
 @dataclass
 class _Block:
-    """Deals the prompts of ``step``. ``asked`` counts requests, ``vain`` those among them that were
-    crowded when they were tried again; ``patience_s``: how long the next one waits for room.
-    ``crowded``: prompts of which every try of a server was."""
+    """Deals the prompts of ``step``. ``asked`` counts requests, ``vain`` those that were crowded
+    when they were tried again, less those that were not; ``patience_s``: how long the next one
+    waits for room. ``crowded``: prompts of which every try of a server was."""
 
     step: DealStep
     bench: Workbench
@@ -311,7 +311,7 @@ class _Block:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the machine is never idle."""
+        """Whether no try finds room."""
         size = len(self.step.servers) * len(self.step.servers[0].prompts)
         return self.vain >= VAIN_SHARE * size
 
@@ -351,7 +351,7 @@ class _Block:
                     if not seat.is_crowded(run) or self.hopeless:
                         break
                     again = self._ask(seats, seat, prompt, parting=remembers)
-                    self.vain += seat.is_crowded(again)
+                    self.vain = max(0, self.vain + (1 if seat.is_crowded(again) else -1))
                     run = min(run, again, key=lambda run: run.others_cores or 0.0)
                 seat.runs[prompt.id] = run
                 if seat.is_crowded(run):
