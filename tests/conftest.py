@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +60,12 @@ def _side_by_side() -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
-    from cook.provenance import machine
     from cook.steps import deal
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(deal, "machine", lambda: replace(machine(), cores=99))
+        patch.setattr(deal, "default_threads", lambda: 99)
         patch.setenv("OMP_WAIT_POLICY", "passive")
         yield
 

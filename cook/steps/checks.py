@@ -361,7 +361,7 @@ def requests_of(
 ) -> Iterator[LiveRequest]:
     """Everything that one server answered, in its order, as far as that is known.
 
-    A prompt that was dealt twice got the same reply twice; the counts of one are kept.
+    A request that was tried again got the same reply again; the counts of one are kept.
     """
     if outcome.warm_up is None:
         return

@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from cook.engines.base import Engine
+from cook.engines.environment import default_threads
 from cook.engines.process.system import anonymous_bytes
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
@@ -238,10 +239,9 @@ class _Seat:
     def room(self) -> float:
         """Cores that others may use without taking one that a thread of the server needs, for which
         all its threads would wait at every operation."""
-        cores = machine().cores
         drafts = (self.step.draft_args,) if self.step.draft is not None else ()
-        threads = max(args.threads or cores for args in (self.step.target_args, *drafts))
-        return max(TOLERATED_CORES, cores - threads)
+        each = [args.filled().threads or 0 for args in (self.step.target_args, *drafts)]
+        return max(TOLERATED_CORES, default_threads() - max(each))
 
     def is_crowded(self, run: PromptRun) -> bool:
         """Whether other programs took such cores: one that is at work at all takes a whole one."""

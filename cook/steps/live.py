@@ -134,7 +134,7 @@ class LiveOutcome(Timed):
     seen; None where that does not matter, or the engine does not report it."""
     asked: tuple[tuple[int, str], ...] = ()
     """``order`` and prompt of everything that it was asked then, where it was warmed up so: of a
-    prompt that was dealt again one of the two is in ``runs``."""
+    request that was tried again one is in ``runs``."""
     busy_s: float | None = None
     """From the first request to the last answer, where the clients of all slots ask at once."""
 

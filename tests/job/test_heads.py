@@ -135,7 +135,7 @@ def laid_out(path: Path, text: str, engine: str = "bundled") -> Any:
 def test_heads_run_live_at_short_lengths(record: Record, folder: Path) -> None:
     own, alone = counts(record, "own"), counts(record, "alone")
     assert set(own) == set(alone) == {1, 2, 4}
-    # One head, two places. Of a prompt that was dealt again the first draft begins on another row.
+    # One head, two places. Of a request that was tried again the first draft begins on another row.
     for n_max, counted in own.items():
         assert rate(counted) == pytest.approx(rate(alone[n_max]), abs=0.01)
     assert own[1][0] > 200

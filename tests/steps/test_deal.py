@@ -143,7 +143,7 @@ def farm(step: DealStep, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> F
     monkeypatch.setattr(deal, "Server", Fake)
     monkeypatch.setattr(deal, "Watch", Watched)
     monkeypatch.setattr(deal, "TICK_S", 0.0)
-    monkeypatch.setattr(deal, "machine", lambda: replace(machine(), cores=1))
+    monkeypatch.setattr(deal, "default_threads", lambda: 1)
 
     def wait(most_s: float, room: float) -> bool:
         FARM.waited.append(most_s)
@@ -334,10 +334,10 @@ def test_a_machine_that_never_rests_is_waited_for_ever_less_in_a_block(farm: Far
 
 @pytest.mark.parametrize(
     ("threads", "others", "room", "tries"),
-    [(None, 0.3, 0.15, 2), (8, 0.3, 0.15, 2), (3, 0.9, 5.0, 1), (7, 0.9, 1.0, 1), (7, 1.4, 1.0, 2)],
+    [(16, 0.3, 0.15, 2), (8, 0.3, 0.15, 2), (3, 0.9, 5.0, 1), (7, 0.9, 1.0, 1), (7, 1.4, 1.0, 2)],
 )
 def test_it_is_crowded_where_others_take_a_core_that_a_thread_needs(
-    threads: int | None,
+    threads: int,
     others: float,
     room: float,
     tries: int,
@@ -345,7 +345,7 @@ def test_it_is_crowded_where_others_take_a_core_that_a_thread_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And where they leave it its cores it is disturbed, which is said, but not asked again."""
-    monkeypatch.setattr(deal, "machine", lambda: replace(machine(), cores=8))
+    monkeypatch.setattr(deal, "default_threads", lambda: 8)
     bare = replace(farm.step.servers[0], target_args=ModelArgs(threads=threads))
     farm.busy = {2: others}
     outcome = farm.deal(servers=(bare,))
