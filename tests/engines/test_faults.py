@@ -170,7 +170,7 @@ def test_hangs(
     supervisor: Supervisor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervising, "TERM_GRACE_S", 0.3)
+    monkeypatch.setattr(supervising, "TERM_S", 0.3)
     engine = standin_engine(fault, "quantize")
     argv = (str(engine.tool("quantize")), "in", "out", "Q4_0", "1")
     result = supervisor.run(ProcessSpec(argv, "step", engine.environment(), **limits))

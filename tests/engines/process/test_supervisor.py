@@ -114,7 +114,7 @@ def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
 def test_wall_time_out_kills_the_whole_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.5)
+    monkeypatch.setattr(supervisor, "TERM_S", 0.5)
     code = """
         import os, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -157,16 +157,21 @@ def test_what_a_program_leaves_running_is_ended(tmp_path: Path) -> None:
     assert wait_gone(int(result.stdout.read_text()))
 
 
-def test_cancel_ends_runs_in_other_threads_and_refuses_new_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "deaf",
+    [False, pytest.param(True, id="deaf, as a server in the midst of a request is")],
+)
+def test_cancel_ends_runs_in_other_threads_and_refuses_new_ones(tmp_path: Path, deaf: bool) -> None:
     runner = Supervisor(tmp_path)
     results: list[ProcessResult] = []
-    thread = threading.Thread(
-        target=lambda: results.append(runner.run(python("import time; time.sleep(60)")))
-    )
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    spec = python(code if deaf else "import time; time.sleep(60)")
+    thread = threading.Thread(target=lambda: results.append(runner.run(spec)))
     thread.start()
     time.sleep(0.3)
     runner.cancel()
-    thread.join(10)
+    thread.join(supervisor.TERM_S - 1)  # sooner than a program that is stopped one by one
+    assert not thread.is_alive()
     assert results[0].outcome is Outcome.INTERRUPTED
     with pytest.raises(Interrupted):
         results[0].check()
