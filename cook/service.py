@@ -31,7 +31,7 @@ from cook.record.record import Candidate, Draft, Record
 from cook.report.commands import by_option, deployed
 
 MAX_KEY_BYTES = 4096
-_OWN_ENVIRONMENT = ("LD_LIBRARY_PATH", "LLAMA_ARG_REPACK")
+_OWN_ENVIRONMENT = ("LD_LIBRARY_PATH", "LLAMA_ARG_REPACK", "GLIBC_TUNABLES")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ DEMO, OTHER = "demo://target.gguf", ', {name: draft, source: "demo://draft-f16.g
 CELLS = [
     # tokens of a prompt, prompts, reply, threads, minutes of live runs, on the demo
     (256, 24, 96, 1, 4, True),
+    (256, 24, 96, 1, 4, False),
     (3_072, 8, 96, 1, 12, True),
     (4_096, 6, 96, 1, 12, False),
     (16_384, 2, 64, 2, 15, False),

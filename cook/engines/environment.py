@@ -63,6 +63,9 @@ def engine_environment(
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
         "GGML_NO_BACKTRACE": "1",
+        # Large buffers begin at one place in a cache line, not where the heap has room, which moves
+        # speeds by up to 13 % (docs/internals/engines.md#where-buffers-lie).
+        "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072",
     }
     if library_path:
         inherited = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []

@@ -88,6 +88,8 @@ TURNS_S = 30.0
 CYCLES, SINGLES, MOST_SWEPT = 9, 4, 1 << 30
 """So many cycles of a draft are timed, with at most so many decodes of one token, and each after at
 most so many bytes."""
+ROWS_A_PIECE = 8
+"""Rows of logits whose numbers fill the 32 bytes that mainline's tensors begin at multiples of."""
 READ_STEP = 1.5
 """The reading of a long text is noted more often, which costs nothing: attention makes its time
 bend upwards, so that a line over a factor of 4 lies up to a third too high."""
@@ -176,7 +178,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
     of the server with the fewest that needs it, prompts in the first. () where it does not."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
     least that occurs to the greatest. 4: windows go on from one text, long batches once each.
@@ -299,10 +301,16 @@ class CurveStep(_TimedModel[CurveOutcome]):
     def _with_rows(
         self, plain: CurveOutcome, giving: ModelLoad, texts: Sequence[list[int]], bench: Workbench
     ) -> CurveOutcome:
-        """``plain``, and the share that hidden states add to batches of few tokens, and to a ubatch
-        of a prompt. They cost the same at any depth, so both are timed at a text's beginning."""
-        size = min(giving.ubatch, plain.prompt_tokens[-1])
-        batches, prompts = list[float](), list[float]()
+        """``plain``, and the share that hidden states add to batches of few tokens, and to ubatches
+        of a prompt. They cost the same at any depth, so both are timed at a text's beginning.
+
+        The last ubatch of a prompt, which alone has logits, is dearer than those before it: what
+        they need was last computed without (docs/internals/engines.md#where-buffers-lie).
+        """
+        longest = plain.prompt_tokens[-1]
+        size = min(giving.ubatch, longest)
+        sizes = (size, min(2 * size, longest)) if longest > size else (size,)
+        batches, prompts = list[float](), list[npt.NDArray[np.float64]]()
         started = time.monotonic()
         with bench.workers.loaded(self.engine, giving) as (worker, _):
             watch = _watch(worker)
@@ -310,26 +318,34 @@ class CurveStep(_TimedModel[CurveOutcome]):
             def timed(load: ModelLoad, window: int) -> npt.NDArray[np.float64]:
                 worker.load(load)
                 times = _Times(worker, texts, True, giving.ubatch)
-                few = [times.opening(width, window, all_outputs=True) for width in self.widths]
-                return np.array([*few, times.opening(size, window, all_outputs=False)])
+                found = [times.opening(width, window, all_outputs=True) for width in self.widths]
+                for tokens in sizes:  # after drafts were verified, as in a server
+                    found.append(times.read_once(tokens, window))
+                    times.opening(self.widths[-1], window, all_outputs=True)
+                return np.array(found)
 
             for turn in range(TURNS[1]):
                 if turn >= TURNS[0] and time.monotonic() - started >= TURNS_S:
                     break
                 loads = (giving, without_rows(giving))
                 first, second = (timed(load, turn % WINDOWS) for load in loads[:: (-1) ** turn])
-                *few, prompt = (first / second) ** (-1) ** turn
-                batches += few
-                prompts.append(prompt)
+                shares = (first / second) ** (-1) ** turn
+                batches += shares[: -len(sizes)].tolist()
+                prompts.append(shares[-len(sizes) :])
                 bench.advance((turn + 1) / TURNS[1])
             worker.load(giving)
             others = watch.others_cores()
         known = BatchCurve((0,), plain.prompt_tokens, (plain.prompt_seconds,))
+        last, *more = (np.median(prompts, axis=0) - 1).tolist()
+
+        def last_s(tokens: int) -> float:
+            return float(known.at((tokens - 1) % size + 1, 0) * last)
+
+        far = sizes[-1]
+        whole_s = sum(float(known.at(far, 0) * share) - last_s(far) for share in more)
 
         def added_s(tokens: int) -> float:
-            whole, rest = divmod(tokens, size)
-            alone_s = whole * known.at(size, 0) + (known.at(rest, 0) if rest else 0.0)
-            return float(alone_s) * (median(prompts) - 1)
+            return (tokens - 1) // size * whole_s + last_s(tokens)
 
         read = zip(plain.prompt_tokens, plain.prompt_seconds, strict=True)
         rows = (plain.batches.at(self.widths, depth) * median(batches) for depth in plain.depths)
@@ -374,19 +390,21 @@ class CurveStep(_TimedModel[CurveOutcome]):
 
 def rows_for(engine: Engine, args: ModelArgs, lengths: Iterable[int]) -> tuple[int, ...]:
     """:attr:`CurveStep.rows` of a target that verifies drafts of up to each of ``lengths`` tokens,
-    0 being no draft.
+    0 being no draft; () where all of them are alike.
 
-    Mainline lays its buffers out for as many rows as a batch of the server may have. Without flash
-    attention the attention's own lie among them, and the layout decides how fast it runs: a target
-    of 24 layers read 6,144 tokens in 49 s with 9 rows and in 68 to 70 s with 1, 3 or 5, and then
-    verified 3 tokens in 87 ms and 98, with two threads. With one there is no difference (within 2 %
-    at 6,144 tokens), and with flash attention none; ik has no such rows.
+    Mainline lays its buffers out for as many rows as a batch of the server may have, at multiples
+    of 32 bytes, which numbers of eight rows fill: with one to eight rows, or 17 to 24, what follows
+    lies across the 64 bytes that AVX-512 loads, and a prompt of 256 tokens took half as long again
+    as with 9 to 16 (docs/internals/engines.md#where-buffers-lie). ik has no such rows.
     """
-    if Flavour(engine.flavour) is not Flavour.LLAMA_CPP or args.flash_attention is not False:
+    if Flavour(engine.flavour) is not Flavour.LLAMA_CPP:
         return ()
-    if args.threads == 1 and args.threads_batch in (None, 1):
-        return ()
-    return tuple(sorted({1 + length for length in lengths}))
+    most: list[int] = []
+    for rows in sorted({1 + length for length in lengths}):
+        if most and -(-rows // ROWS_A_PIECE) % 2 == -(-most[-1] // ROWS_A_PIECE) % 2:
+            most.pop()
+        most.append(rows)
+    return tuple(most) if len(most) > 1 else ()
 
 
 def repeats_of(weights_bytes: float) -> int:
@@ -551,6 +569,10 @@ class _Times:
             all_outputs=all_outputs,
         )
         return _median_s(timing.decode_ns)
+
+    def read_once(self, tokens: int, window: int) -> float:
+        """Seconds of a prompt that is read for the first time."""
+        return self.worker.read(self._window(tokens, window))
 
     def _batch(self, text: list[int], depth: int, width: int) -> float:
         """Median seconds of one batch; those of its sampling join ``samples``."""

@@ -168,12 +168,12 @@ static void forget(void) {
 }
 
 // Decodes t[from..to) at those positions in batches of at most `width`; output on the last token
-// of each batch only (as the servers evaluate a prompt), or on none.
+// only (as the servers evaluate a prompt), or on none.
 static void prefill(const int32_t * t, int32_t from, int32_t to, int32_t width, bool output_last) {
     for (int32_t at = from; at < to;) {
         batch.n_tokens = 0;
         while (at < to && batch.n_tokens < width) { batch_add(t[at], at, false); at++; }
-        batch.logits[batch.n_tokens - 1] = output_last;
+        batch.logits[batch.n_tokens - 1] = output_last && at == to;
         decode();
     }
 }
