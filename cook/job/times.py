@@ -70,6 +70,7 @@ class TimedPlan:
             draft_sample_s=mine.sample_s if mine else 0.0,
             target_prefill=self.prompts(step),
             draft_prefill=self.over_link(prefill) if prefill else None,
+            reads_by_rows=self.reads_by_rows(step),
             reload_s=mine.reload_s if mine is not None and self.link is None else 0.0,
         )
 
@@ -92,6 +93,7 @@ class TimedPlan:
             verify=verify,
             target_sample_s=mine.sample_s if mine else 0.0,
             target_prefill=self.prompts(self.plan.plain),
+            reads_by_rows=self.reads_by_rows(self.plan.plain),
         )
 
     def curve(self, step: CurveStep | None) -> CurveOutcome | None:
@@ -104,6 +106,14 @@ class TimedPlan:
         if step is None or timed is None:
             return None
         return timed.prompts(step.args.ubatch or UBATCH)
+
+    def reads_by_rows(self, step: CurveStep | None) -> tuple[tuple[int, BatchCurve], ...]:
+        """The same by the rows of logits that a batch may have, where they make a difference."""
+        timed = self.curve(step)
+        if step is None or timed is None:
+            return ()
+        shares, ubatch = timed.read_shares, step.args.ubatch or UBATCH
+        return tuple((r, timed.prompts(ubatch, s)) for r, s in zip(step.rows, shares, strict=False))
 
     def with_prompt_time_separated(
         self, key: CandidateKey, live: Sequence[PromptRun]

@@ -94,8 +94,9 @@ class Timings:
 
     ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
-    token. ``*_prefill``: a whole prompt by its tokens. ``reload_s``: what a step that drafts takes
-    beyond its batches one by one.
+    token. ``*_prefill``: a whole prompt by its tokens; ``reads_by_rows``: that of the target where
+    it hangs on the most rows of logits that a batch of the server may have, these rising.
+    ``reload_s``: what a step that drafts takes beyond its batches one by one.
     """
 
     verify: BatchCurve
@@ -104,14 +105,17 @@ class Timings:
     draft_sample_s: float = 0.0
     target_prefill: BatchCurve | None = None
     draft_prefill: BatchCurve | None = None
+    reads_by_rows: tuple[tuple[int, BatchCurve], ...] = ()
     reload_s: float = 0.0
 
-    def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
+    def prompt_s(self, tokens: int, rows: int = 1, *, drafts: bool = True) -> float:
         """Seconds that a request takes on top of its decoding, all models; 0 if not measured.
 
-        ``drafts``: whether the draft reads the prompt.
+        ``rows`` of logits that a batch may have; ``drafts``: whether the draft reads the prompt.
         """
-        timed = 0.0 if self.target_prefill is None else float(self.target_prefill.at(tokens, 0))
+        known = (curve for most, curve in self.reads_by_rows if rows <= most)
+        read = next(known, self.target_prefill)
+        timed = 0.0 if read is None else float(read.at(tokens, 0))
         return timed + (self.draft_prompt_s(tokens) if drafts else 0.0)
 
     def draft_prompt_s(self, tokens: int) -> float:

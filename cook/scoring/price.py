@@ -105,7 +105,7 @@ def forecast(
         cost = price(run, head.prompt_tokens, prices, profile)
         # A draft that reads late does not read at all until it drafts.
         drafts = not RULES[profile].reads_late or bool(run.decodes.any())
-        prefill_s = prices.prompt_s(head.prompt_tokens, drafts=drafts)
+        prefill_s = prices.prompt_s(head.prompt_tokens, 1 + longest, drafts=drafts)
         costs.append(cost)
         depths += np.array(run.by_depth(longest))
         runs.append(

@@ -99,7 +99,8 @@ bend upwards, so that a line over a factor of 4 lies up to a third too high."""
 class CurveOutcome(Timed):
     """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
     ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens; ``reload_s``: what a draft's
-    cycle takes beyond its batches, one by one."""
+    cycle takes beyond its batches, one by one; ``read_shares``: what a ubatch of a prompt takes
+    in the context of each of the step's ``rows``, over the first."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
@@ -109,14 +110,16 @@ class CurveOutcome(Timed):
     prompt_seconds: tuple[float, ...]
     others_cores: float | None
     reload_s: float = 0.0
+    read_shares: tuple[float, ...] = ()
 
     @property
     def batches(self) -> BatchCurve:
         return BatchCurve(self.depths, self.widths, self.seconds)
 
-    def prompts(self, ubatch: int) -> BatchCurve:
+    def prompts(self, ubatch: int, share: float = 1.0) -> BatchCurve:
         """A whole prompt, by its tokens. It is read in batches of ``ubatch``: beyond whole ones the
         last costs what a prompt of its length does, however short, as where experts are streamed.
+        ``share``: one of ``read_shares``, which changes ubatches at any depth by as many seconds.
         """
         timed = BatchCurve((0,), self.prompt_tokens, (self.prompt_seconds,))
         points = dict(zip(self.prompt_tokens, self.prompt_seconds, strict=True))
@@ -127,7 +130,13 @@ class CurveOutcome(Timed):
             rest = [(n, s) for n, s in short if whole + n < self.prompt_tokens[-1]]
             points |= {whole + n: read_s + s for n, s in rest}
         sizes = sorted(points)
-        return BatchCurve((0,), tuple(sizes), (tuple(points[n] for n in sizes),))
+
+        def added_s(tokens: int) -> float:
+            whole, rest = divmod(tokens, ubatch)
+            alone_s = whole * timed.at(ubatch, 0) if whole else 0.0
+            return float(alone_s + (timed.at(rest, 0) if rest else 0.0)) * (share - 1)
+
+        return BatchCurve((0,), tuple(sizes), (tuple(points[n] + added_s(n) for n in sizes),))
 
 
 @dataclass(frozen=True)
@@ -236,6 +245,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         for length in (n for n in grid.prompts if n <= ubatch):
             slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
             read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
+        read += max(0, len(self.rows) - 1) * 2 * TURNS[0] * min(ubatch, grid.prompts[-1])
         args = self.trace.args if isinstance(self.trace, TraceStep) else None
         first = self.verifies and self.turn == 0 and self.args != args
         return Cost(
@@ -286,6 +296,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
                     reload_s = times.reload_s(grid.depths, singly_s, self._swept)
                 bench.advance(len(rows) / (len(grid.depths) + 1))
             prompts_s = tuple(times.prompt(size) for size in grid.prompts)
+            shares = times.read_shares([load for load, _ in contexts], grid.prompts[-1])
             others = watch.others_cores()
         return CurveOutcome(
             depths=grid.depths,
@@ -296,6 +307,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
             prompt_seconds=prompts_s,
             others_cores=others,
             reload_s=reload_s,
+            read_shares=shares,
         )
 
     def _with_rows(
@@ -573,6 +585,24 @@ class _Times:
     def read_once(self, tokens: int, window: int) -> float:
         """Seconds of a prompt that is read for the first time."""
         return self.worker.read(self._window(tokens, window))
+
+    def read_shares(self, loads: Sequence[ModelLoad], longest: int) -> tuple[float, ...]:
+        """What the first ubatch of a prompt takes in each context, over the first; () of one. The
+        first is loaded at last."""
+        if len(loads) == 1:
+            return ()
+        shares = [[1.0]]
+        for load in loads[1:]:
+            seconds = dict[ModelLoad, list[float]]({loads[0]: [], load: []})
+            for turn in range(TURNS[0]):
+                for one in list(seconds)[:: (-1) ** turn]:
+                    self.worker.load(one)
+                    self.read_once(1, turn % WINDOWS)
+                    seconds[one].append(self.read_once(min(self.ubatch, longest), turn % WINDOWS))
+            first, other = seconds.values()
+            shares.append([b / a for a, b in zip(first, other, strict=True)])
+        self.worker.load(loads[0])
+        return tuple(map(median, shares))
 
     def _batch(self, text: list[int], depth: int, width: int) -> float:
         """Median seconds of one batch; those of its sampling join ``samples``."""

@@ -52,6 +52,28 @@ def test_no_variable_of_the_engines_reaches_a_program(
     assert list(Path(seen["HOME"]).iterdir()) == []
 
 
+ALLOCATING = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+libc.free(libc.malloc(1 << 24))  # from now on glibc would take smaller blocks from the heap
+print(*(libc.malloc(200_000 + 16 * i) % 64 for i in range(8)))
+"""
+
+
+def test_large_buffers_begin_at_one_place_in_a_cache_line(tmp_path: Path) -> None:
+    environment = dict(engine_environment())
+    places = []
+    for _ in range(2):
+        argv = (sys.executable, "-IS", "-c", ALLOCATING)
+        result = Supervisor(tmp_path).run(ProcessSpec(argv, "allocating", environment)).check()
+        places.append(set(result.stdout.read_text().split()))
+        environment.pop("GLIBC_TUNABLES", None)
+    assert places[0] == {"16"}
+    assert len(places[1]) > 1, "else the variable does nothing"
+
+
 @pytest.mark.parametrize(
     ("siblings", "efficient", "usable", "threads", "default"),
     [

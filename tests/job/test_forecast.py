@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,17 +83,32 @@ def test_rivals_are_simulated_in_the_order_of_the_trace(tmp_path: Path) -> None:
     assert again.runs == rivals[1].runs[:3], "the server answered what came before all the same"
 
 
-def test_targets_without_flash_attention_are_timed_with_their_servers_rows() -> None:
+def test_targets_are_timed_with_their_servers_rows() -> None:
     def plan(**changes: Any) -> Any:
         return layout(score(draft={"n_max": [2, 8]}, **changes)).forecast
 
-    without = {"flash_attention": False}
-    target = {"source": "/models/target.gguf", "args": without}
-    usual, shared = plan(), plan(target=target)
-    apart = plan(target=target, baseline={"args": {**without, "threads": 3}})
-    curves = (usual.verify, shared.verify, apart.verify, apart.plain)
-    assert [c.rows for c in curves] == [(), (1, 3, 9), (3, 9), (1,)]
+    target = {"source": "/models/target.gguf", "args": {}}
+    shared, apart = plan(), plan(target=target, baseline={"args": {"threads": 3}})
+    curves = (shared.verify, apart.verify, apart.plain)
+    assert [c.rows for c in curves] == [(3, 9), (3, 9), ()]
     assert {draft.curve.rows for draft in shared.drafts} == {()}
+
+
+def test_prompts_are_forecast_by_the_rows_that_a_server_reserves(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path, World())
+    plan: Any = found.plan
+    verify, outcome = replace(plan.verify, rows=(3, 9)), found.curve(plan.verify)
+    assert outcome is not None
+    outcomes: Any = SimpleNamespace(result=lambda _: replace(outcome, read_shares=(1.0, 0.7)))
+    timed = TimedPlan(replace(plan, verify=verify, plain=verify), outcomes)
+    timings, drafted = timed.baseline_timings(), timed.timings(plan.drafts[0])
+    assert timings is not None
+    assert drafted is not None
+    usual, less = (timings.prompt_s(16, rows) for rows in (3, 4))
+    assert less == pytest.approx(0.7 * usual)
+    assert timings.prompt_s(16) == usual
+    assert drafted.reads_by_rows == timings.reads_by_rows
+    assert found.reads_by_rows(plan.verify) == ()
 
 
 def test_only_who_asks_for_rivals_has_other_timings() -> None:

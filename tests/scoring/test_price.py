@@ -142,6 +142,10 @@ def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
     assert TIMINGS.prompt_s(4) == pytest.approx(4 * 0.35)
     assert ALONE.prompt_s(4) == pytest.approx(4 * 0.3)
     assert Timings(verify=flat(1.0)).prompt_s(4) == 0.0
+    usual, other = (BatchCurve((0,), (1, 10), ((s, 10 * s),)) for s in (0.3, 0.1))
+    moved = replace(ALONE, reads_by_rows=((5, usual), (13, other)))
+    by_rows = [moved.prompt_s(4, rows) / 4 for rows in (1, 5, 6, 13, 14)]
+    assert by_rows == pytest.approx([0.3, 0.3, 0.1, 0.1, 0.3])
     # Twice as long is not twice as dear, and nothing is said of what is longer than was timed.
     batched = replace(ALONE, target_prefill=BatchCurve((0,), (1, 7), ((1.0, 2.2),)))
     assert batched.prompt_s(4) == pytest.approx(1.6)

@@ -221,6 +221,49 @@ def test_a_depth_is_read_once_for_all_contexts() -> None:
     assert worker.contexts == []
 
 
+class Laid:
+    """A worker that takes 0.1 ms a token of a prompt, and with 9 rows 30 % less, on a machine that
+    is slower from one context to the next."""
+
+    def __init__(self) -> None:
+        self.rows = list[int]()
+
+    def load(self, model: ModelLoad) -> None:
+        (rows,) = (p.value for p in model.parameters if p.name == "context.n_outputs_max")
+        self.rows.append(int(rows))
+
+    def read(self, text: list[int]) -> float:
+        share = 0.7 if self.rows[-1] == 9 else 1.0
+        return 1e-4 * len(text) * share * 1.02 ** len(self.rows)
+
+
+def test_prompts_are_priced_by_the_rows_that_a_server_reserves() -> None:
+    worker: Any = Laid()
+    timing = _Times(worker, [list(range(1400))], True, 512)
+    some = curve((1, 2, 5, 9, 17), (5, 9, 17))
+    loads = [load for load, _ in some._contexts(Path("target.gguf"), 4096)]
+    shares = timing.read_shares(loads, 1300)
+    assert shares == pytest.approx((1.0, 0.7, 1.0), rel=1e-3), "the drift cancels"
+    assert worker.rows[:4] == [5, 9, 9, 5]
+    assert worker.rows[-1] == 5
+    worker.rows.clear()
+    assert timing.read_shares(loads[:1], 1300) == ()
+    assert worker.rows == []
+    outcome = CurveOutcome(
+        depths=(300,),
+        widths=(1,),
+        seconds=((0.01,),),
+        sample_s=1e-6,
+        prompt_tokens=(1, 276, 512, 1024),
+        prompt_seconds=(0.01, 0.3, 0.5, 1.5),
+        others_cores=None,
+        read_shares=shares,
+    )
+    usual, less = outcome.prompts(512), outcome.prompts(512, 0.7)
+    saved = [float(usual.at(n, 0) - less.at(n, 0)) for n in (1, 276, 512, 788, 1024)]
+    assert saved == pytest.approx([0.003, 0.09, 0.15, 0.15 + 0.09, 0.3]), "deep as at the beginning"
+
+
 class Drifting:
     """A worker that takes 0.1 ms a token, with hidden states 10 % more of the last ubatch of a
     prompt, 20 % less of those before, and 4 % more of a few tokens, on a machine that is slower
