@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.process import supervisor
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import PrerequisiteError
 from cook.graph.execute import Executor, Remaining
@@ -204,12 +205,13 @@ def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) 
     assert interrupted_after(tmp_path, Sleep("a", asleep, 1), Sleep("b", asleep)) < 30
 
 
-def test_the_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+def test_the_second_ctrl_c_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CANCEL_S", 4.0)
     alone = threading.Barrier(1)
     first, second = (
         interrupted_after(tmp_path / str(n), Sleep("it", alone, n, stubborn=True)) for n in (1, 2)
     )
-    assert 5 < first < 12, "programs are left the time to end"
+    assert 4 < first < 12, "programs are left the time to end"
     assert second < 3
 
 
