@@ -64,7 +64,7 @@ def engine_environment(
         "LC_ALL": "C.UTF-8",
         "GGML_NO_BACKTRACE": "1",
         # Large buffers begin at one place in a cache line, not where the heap has room, which moves
-        # speeds by up to 13 % (docs/internals/engines.md#where-buffers-lie).
+        # speeds by a tenth (docs/internals/engines.md#where-buffers-lie).
         "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072",
     }
     if library_path:

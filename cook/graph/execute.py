@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CANCEL_S = 15.0
-"""A program has 1 s to end before it is killed."""
+"""A program has 1 s to end (CANCEL_TERM_S) before it is killed."""
 
 LOOK_S = 0.5
 """How often cook looks whether it is to stop, while steps run."""

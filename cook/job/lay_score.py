@@ -333,7 +333,7 @@ def lay_forecast(
     wider = replace(
         verify,
         widths=tuple(sorted({*verify.widths, *widths})),
-        rows=tuple(sorted({*verify.rows, *rows_for(engine, target_args, verified)})),
+        rows=tuple(sorted({*verify.rows, *rows_for(engine, verified)})),
     )
     with_rows = replace(wider, name="target with a head", widths=widths, rows=(), plain=wider)
     plain = wider if plan.plain == verify else plan.plain
@@ -428,7 +428,7 @@ def forecast_plan(
     apart = baseline is not None and target is not None and baseline != target[1]
 
     def of_target(name: str, model: Source, args: ModelArgs, lengths: Sequence[int]) -> CurveStep:
-        rows, widths = rows_for(engine, args, lengths), widths_for(lengths)
+        rows, widths = rows_for(engine, lengths), widths_for(lengths)
         return CurveStep(engine, name, model, trace, args, True, widths, rows=rows)
 
     def of_draft(draft: DraftPlan, cache_type: str | None) -> DraftForecast:

@@ -112,8 +112,8 @@ class TimedPlan:
         timed = self.curve(step)
         if step is None or timed is None:
             return ()
-        shares, ubatch = timed.read_shares, step.args.ubatch or UBATCH
-        return tuple((r, timed.prompts(ubatch, s)) for r, s in zip(step.rows, shares, strict=False))
+        each = zip(step.reserved, timed.read_shares, strict=True)
+        return tuple((n, timed.prompts(step.args.ubatch or UBATCH, share)) for n, share in each)
 
     def with_prompt_time_separated(
         self, key: CandidateKey, live: Sequence[PromptRun]

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, TypeVar
@@ -88,7 +89,7 @@ TURNS_S = 30.0
 CYCLES, SINGLES, MOST_SWEPT = 9, 4, 1 << 30
 """So many cycles of a draft are timed, with at most so many decodes of one token, and each after at
 most so many bytes."""
-ROWS_A_PIECE = 8
+ROWS_A_STRIDE = 8
 """Rows of logits whose numbers fill the 32 bytes that mainline's tensors begin at multiples of."""
 READ_STEP = 1.5
 """The reading of a long text is noted more often, which costs nothing: attention makes its time
@@ -100,7 +101,7 @@ class CurveOutcome(Timed):
     """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
     ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens; ``reload_s``: what a draft's
     cycle takes beyond its batches, one by one; ``read_shares``: what a ubatch of a prompt takes
-    in the context of each of the step's ``rows``, over the first."""
+    in the context of each of the step's ``reserved``, over the first."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
@@ -130,13 +131,16 @@ class CurveOutcome(Timed):
             rest = [(n, s) for n, s in short if whole + n < self.prompt_tokens[-1]]
             points |= {whole + n: read_s + s for n, s in rest}
         sizes = sorted(points)
+        whole_s = (share - 1) * float(timed.at(min(ubatch, sizes[-1]), 0))
+        seconds = (points[n] + _added_s(timed, n, ubatch, whole_s, share - 1) for n in sizes)
+        return BatchCurve((0,), tuple(sizes), (tuple(seconds),))
 
-        def added_s(tokens: int) -> float:
-            whole, rest = divmod(tokens, ubatch)
-            alone_s = whole * timed.at(ubatch, 0) if whole else 0.0
-            return float(alone_s + (timed.at(rest, 0) if rest else 0.0)) * (share - 1)
 
-        return BatchCurve((0,), tuple(sizes), (tuple(points[n] + added_s(n) for n in sizes),))
+def _added_s(timed: BatchCurve, tokens: int, ubatch: int, whole_s: float, share: float) -> float:
+    """What a prompt takes longer than ``timed``: ``whole_s`` for every ubatch before its last, and
+    a ``share`` of that. Both are the same at any depth."""
+    before, last = divmod(tokens - 1, ubatch)
+    return before * whole_s + share * float(timed.at(last + 1, 0))
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
     """The curve of the same target without a head. This one is of the target as it computes its
     hidden states for a head, at every token: the share that these take is timed and added."""
     rows: tuple[int, ...] = ()
-    """The most rows of logits that a batch of each server that ``verifies`` has, rising, where what
-    a batch takes hangs on them (:func:`rows_for`): each width is then timed in a context like that
-    of the server with the fewest that needs it, prompts in the first. () where it does not."""
+    """The most rows of logits that a batch of each server has, rising; () of an engine without."""
 
     kind: ClassVar[str] = "curve"
     version: ClassVar[int] = 9
@@ -202,11 +204,23 @@ class CurveStep(_TimedModel[CurveOutcome]):
         return f"{what} {self.name}{again} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        rows = {"rows": list(self.rows)} if self.rows else {}
+        rows = {"rows": list(self.reserved)} if self.reserved else {}
         heads = {"head": True} if self.head else {}
         turns = {"gives_rows": True, "turns": [*TURNS, TURNS_S]} if self.gives_rows else {}
         more = {**rows, **heads, **turns}
         return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **more}
+
+    @property
+    def reserved(self) -> tuple[int, ...]:
+        """Of ``rows`` the last of each run of servers whose buffers lie alike; () where all do.
+
+        After the numbers of 1 to 8 rows, or 17 to 24, the rest of mainline's buffers lies across
+        the 64 bytes that AVX-512 loads (docs/internals/engines.md#where-buffers-lie). So a width is
+        timed in a context like that of the server with the fewest rows for it, prompts in all.
+        """
+        runs = groupby(self.rows, lambda rows: (rows - 1) // ROWS_A_STRIDE % 2)
+        found = tuple(max(run) for _, run in runs)
+        return found if len(found) > 1 else ()
 
     @property
     def gives_rows(self) -> bool:
@@ -228,10 +242,11 @@ class CurveStep(_TimedModel[CurveOutcome]):
         widths = sum(map(wide, self.widths))
         if self.gives_rows:
             times = 2 * TURNS[0] * (1 + REPEATS)
+            sizes = _one_and_two_ubatches(ubatch, grid.prompts[-1])
             return Cost(
                 read_bytes=widths * times * each,
                 decodes=len(self.widths) * times,
-                computed_bytes=4 * TURNS[0] * min(ubatch, grid.prompts[-1]) * computed,
+                computed_bytes=2 * TURNS[0] * sum(sizes) * computed,
                 memory_bytes=size,
             )
         # At a depth that takes long to read, batches are timed again for as long.
@@ -245,7 +260,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         for length in (n for n in grid.prompts if n <= ubatch):
             slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
             read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
-        read += max(0, len(self.rows) - 1) * 2 * TURNS[0] * min(ubatch, grid.prompts[-1])
+        read += max(0, len(self.reserved) - 1) * 2 * TURNS[0] * min(ubatch, grid.prompts[-1])
         args = self.trace.args if isinstance(self.trace, TraceStep) else None
         first = self.verifies and self.turn == 0 and self.args != args
         return Cost(
@@ -316,12 +331,11 @@ class CurveStep(_TimedModel[CurveOutcome]):
         """``plain``, and the share that hidden states add to batches of few tokens, and to ubatches
         of a prompt. They cost the same at any depth, so both are timed at a text's beginning.
 
-        The last ubatch of a prompt, which alone has logits, is dearer than those before it: what
-        they need was last computed without (docs/internals/engines.md#where-buffers-lie).
+        The last ubatch of a prompt alone has logits, for which mainline lays its buffers out anew,
+        and worse than before (docs/internals/engines.md#where-buffers-lie).
         """
-        longest = plain.prompt_tokens[-1]
-        size = min(giving.ubatch, longest)
-        sizes = (size, min(2 * size, longest)) if longest > size else (size,)
+        sizes = _one_and_two_ubatches(giving.ubatch, plain.prompt_tokens[-1])
+        size = sizes[0]
         batches, prompts = list[float](), list[npt.NDArray[np.float64]]()
         started = time.monotonic()
         with bench.workers.loaded(self.engine, giving) as (worker, _):
@@ -331,9 +345,9 @@ class CurveStep(_TimedModel[CurveOutcome]):
                 worker.load(load)
                 times = _Times(worker, texts, True, giving.ubatch)
                 found = [times.opening(width, window, all_outputs=True) for width in self.widths]
-                for tokens in sizes:  # after drafts were verified, as in a server
-                    found.append(times.read_once(tokens, window))
+                for tokens in sizes:  # after a draft was verified, as in a server
                     times.opening(self.widths[-1], window, all_outputs=True)
+                    found.append(times.read_once(tokens, window))
                 return np.array(found)
 
             for turn in range(TURNS[1]):
@@ -341,32 +355,26 @@ class CurveStep(_TimedModel[CurveOutcome]):
                     break
                 loads = (giving, without_rows(giving))
                 first, second = (timed(load, turn % WINDOWS) for load in loads[:: (-1) ** turn])
-                shares = (first / second) ** (-1) ** turn
-                batches += shares[: -len(sizes)].tolist()
-                prompts.append(shares[-len(sizes) :])
+                more = (first / second) ** (-1) ** turn
+                batches += more[: -len(sizes)].tolist()
+                prompts.append(more[-len(sizes) :])
                 bench.advance((turn + 1) / TURNS[1])
             worker.load(giving)
             others = watch.others_cores()
         known = BatchCurve((0,), plain.prompt_tokens, (plain.prompt_seconds,))
-        last, *more = (np.median(prompts, axis=0) - 1).tolist()
-
-        def last_s(tokens: int) -> float:
-            return float(known.at((tokens - 1) % size + 1, 0) * last)
-
-        far = sizes[-1]
-        whole_s = sum(float(known.at(far, 0) * share) - last_s(far) for share in more)
-
-        def added_s(tokens: int) -> float:
-            return (tokens - 1) // size * whole_s + last_s(tokens)
-
+        shares = (np.median(prompts, axis=0) - 1).tolist()
+        # What two ubatches take longer, less what the second does.
+        last, two_s = shares[0], shares[-1] * float(known.at(sizes[-1], 0))
+        whole_s = two_s - _added_s(known, sizes[-1], size, 0.0, last)
         read = zip(plain.prompt_tokens, plain.prompt_seconds, strict=True)
         rows = (plain.batches.at(self.widths, depth) * median(batches) for depth in plain.depths)
         return replace(
             plain,
             widths=self.widths,
             seconds=tuple(tuple(row.tolist()) for row in rows),
-            prompt_seconds=tuple(seconds + added_s(tokens) for tokens, seconds in read),
+            prompt_seconds=tuple(s + _added_s(known, n, size, whole_s, last) for n, s in read),
             others_cores=others,
+            read_shares=(),
         )
 
     def _contexts(self, path: Path, context: int) -> list[tuple[ModelLoad, list[int]]]:
@@ -375,7 +383,7 @@ class CurveStep(_TimedModel[CurveOutcome]):
         usual = max(self.widths) if self.verifies else 1
         shares: dict[int, list[int]] = {}
         for width in self.widths:
-            fewest = next((rows for rows in self.rows if rows >= width), usual)
+            fewest = next((rows for rows in self.reserved if rows >= width), usual)
             shares.setdefault(fewest, []).append(width)
 
         def load(outputs: int) -> ModelLoad:
@@ -400,23 +408,15 @@ class CurveStep(_TimedModel[CurveOutcome]):
         return seconds
 
 
-def rows_for(engine: Engine, args: ModelArgs, lengths: Iterable[int]) -> tuple[int, ...]:
-    """:attr:`CurveStep.rows` of a target that verifies drafts of up to each of ``lengths`` tokens,
-    0 being no draft; () where all of them are alike.
+def _one_and_two_ubatches(ubatch: int, longest: int) -> tuple[int, ...]:
+    """Tokens of prompts of one ubatch and of two, no longer than ``longest``."""
+    return tuple(dict.fromkeys(min(n * ubatch, longest) for n in (1, 2)))
 
-    Mainline lays its buffers out for as many rows as a batch of the server may have, at multiples
-    of 32 bytes, which numbers of eight rows fill: with one to eight rows, or 17 to 24, what follows
-    lies across the 64 bytes that AVX-512 loads, and a prompt of 256 tokens took half as long again
-    as with 9 to 16 (docs/internals/engines.md#where-buffers-lie). ik has no such rows.
-    """
-    if Flavour(engine.flavour) is not Flavour.LLAMA_CPP:
-        return ()
-    most: list[int] = []
-    for rows in sorted({1 + length for length in lengths}):
-        if most and -(-rows // ROWS_A_PIECE) % 2 == -(-most[-1] // ROWS_A_PIECE) % 2:
-            most.pop()
-        most.append(rows)
-    return tuple(most) if len(most) > 1 else ()
+
+def rows_for(engine: Engine, lengths: Iterable[int]) -> tuple[int, ...]:
+    """:attr:`CurveStep.rows` of a target that verifies up to each of ``lengths`` drafted tokens."""
+    is_mainline = Flavour(engine.flavour) is Flavour.LLAMA_CPP
+    return tuple(sorted({1 + length for length in lengths})) if is_mainline else ()
 
 
 def repeats_of(weights_bytes: float) -> int:
@@ -561,7 +561,7 @@ class _Times:
         median over windows, and once where it takes long."""
         if tokens > self.ubatch:
             return self.read_s[tokens]
-        once_s = self.worker.read(self._window(tokens, 0))
+        once_s = self.read_once(tokens, 0)
         if once_s >= SLOW_S:
             return once_s
         texts = [self._window(tokens, window) for window in range(WINDOWS)]

@@ -206,7 +206,7 @@ def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) 
 
 
 def test_the_second_ctrl_c_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "CANCEL_S", 4.0)
+    monkeypatch.setattr(supervisor, "CANCEL_TERM_S", 4.0)
     alone = threading.Barrier(1)
     first, second = (
         interrupted_after(tmp_path / str(n), Sleep("it", alone, n, stubborn=True)) for n in (1, 2)

@@ -322,6 +322,7 @@ class Fabrication(Executor):
             prompt_tokens=sizes,
             prompt_seconds=tuple(self.prompt_s(1000 * self.batch_s(step, 1, 0), s) for s in sizes),
             others_cores=self.others(step),
+            read_shares=(1.0,) * len(step.reserved),
         )
 
     def _slot_curve(self, step: SlotCurveStep, _: Path) -> SlotCurveOutcome:

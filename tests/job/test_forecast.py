@@ -90,14 +90,15 @@ def test_targets_are_timed_with_their_servers_rows() -> None:
     target = {"source": "/models/target.gguf", "args": {}}
     shared, apart = plan(), plan(target=target, baseline={"args": {"threads": 3}})
     curves = (shared.verify, apart.verify, apart.plain)
-    assert [c.rows for c in curves] == [(3, 9), (3, 9), ()]
+    assert [c.rows for c in curves] == [(1, 3, 9), (3, 9), (1,)]
+    assert [c.reserved for c in curves] == [(3, 9), (3, 9), ()]
     assert {draft.curve.rows for draft in shared.drafts} == {()}
 
 
 def test_prompts_are_forecast_by_the_rows_that_a_server_reserves(tmp_path: Path) -> None:
     found, _ = forecaster(tmp_path, World())
     plan: Any = found.plan
-    verify, outcome = replace(plan.verify, rows=(3, 9)), found.curve(plan.verify)
+    verify, outcome = replace(plan.verify, rows=(1, 3, 9)), found.curve(plan.verify)
     assert outcome is not None
     outcomes: Any = SimpleNamespace(result=lambda _: replace(outcome, read_shares=(1.0, 0.7)))
     timed = TimedPlan(replace(plan, verify=verify, plain=verify), outcomes)
@@ -108,7 +109,7 @@ def test_prompts_are_forecast_by_the_rows_that_a_server_reserves(tmp_path: Path)
     assert less == pytest.approx(0.7 * usual)
     assert timings.prompt_s(16) == usual
     assert drafted.reads_by_rows == timings.reads_by_rows
-    assert found.reads_by_rows(plan.verify) == ()
+    assert found.reads_by_rows(replace(plan.verify, rows=(1, 3))) == ()
 
 
 def test_only_who_asks_for_rivals_has_other_timings() -> None:

@@ -177,7 +177,7 @@ def moved(rows: int) -> bool:
 def test_each_width_is_timed_where_buffers_lie_as_in_the_least_server_needing_it(
     lengths: set[int],
 ) -> None:
-    rows = rows_for(MAINLINE, ModelArgs(), lengths)
+    rows = rows_for(MAINLINE, lengths)
     contexts = curve(widths_for(lengths), rows)._contexts(Path("target.gguf"), 4096)
     assert [w for _, widths in contexts for w in widths] == list(widths_for(lengths))
     for load, widths in contexts:
@@ -190,29 +190,28 @@ def test_each_width_is_timed_where_buffers_lie_as_in_the_least_server_needing_it
 
 
 def test_rows_matter_on_mainline_where_they_move_what_follows() -> None:
-    assert rows_for(IK, WITHOUT, [2, 8]) == ()
-    for lengths, rows in (
+    assert rows_for(IK, [2, 8]) == ()
+    for lengths, reserved in (
         ([0, 2, 7], ()),
         ([0, 7, 16, 64], ()),
         ([2, 8], (3, 9)),
         ([0, 1, 2, 4, 8, 12, 64], (5, 13, 65)),
     ):
-        for args in (ModelArgs(), WITHOUT, ModelArgs(threads=1)):
-            assert rows_for(MAINLINE, args, lengths) == rows
-    alone = curve((1, 3, 9), ())
+        assert curve(widths_for(lengths), rows_for(MAINLINE, lengths)).reserved == reserved
+    alone = curve((1, 3, 7), (1, 3, 7))
     ((_, widths),) = alone._contexts(Path("target.gguf"), 4096)
-    assert widths == [1, 3, 9]
+    assert widths == [1, 3, 7]
     assert "rows" not in alone.params(), "stored timings stay"
-    assert curve((1, 3, 9), (3, 9)).params()["rows"] == [3, 9]
+    assert curve((1, 3, 9), (1, 3, 9)).params()["rows"] == [3, 9]
 
 
 def test_a_depth_is_read_once_for_all_contexts() -> None:
     worker, timing = times(200.0, 3_000)
-    some = curve((1, 2, 3, 5), (1, 3, 5))
+    some = curve((1, 4, 9, 17), (1, 9, 17))
     contexts = some._contexts(Path("target.gguf"), 4096)
     timing.read_s[1024] = 9.0
     assert some._row(1024, timing, contexts) == pytest.approx((0.24,) * 4)
-    assert worker.contexts == [(3, True), (5, True), (1, True)]
+    assert worker.contexts == [(9, True), (17, True), (1, True)]
     assert worker.read_tokens == []
     assert worker.asked == [1] * (3 * 4 + 2 * 6 + 3 * 4), "0.72, 1.44 and 0.72 s a round, 3 s each"
     worker.contexts.clear()

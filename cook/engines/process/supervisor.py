@@ -201,7 +201,7 @@ def has_exited(pid: int) -> bool:
         return True
 
 
-TERM_S, CANCEL_S = 5.0, 1.0  # until SIGKILL: cook's own end waits for no server's request
+TERM_S, CANCEL_TERM_S = 5.0, 1.0  # to SIGKILL; the second where cook itself is stopping
 _TICK_S, _END_TICK_S = 0.25, 0.01
 CATCH_UP_S = 5.0
 
@@ -336,7 +336,7 @@ class Running:
                     if verdict is not None:
                         with contextlib.suppress(ProcessLookupError, PermissionError):
                             os.killpg(self.pid, signal.SIGTERM)
-                        kill_at = now + (CANCEL_S if self._supervisor.cancelled else TERM_S)
+                        kill_at = now + (CANCEL_TERM_S if self._supervisor.cancelled else TERM_S)
                 elif now > kill_at or self._supervisor.cancelled_now:
                     keeper.end_sessions([self.pid])
                     kill_at = now + TERM_S
