@@ -17,6 +17,7 @@ from pathlib import Path
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
+from cook.engines.environment import user_settings
 from cook.engines.options import UNSAFE_FLAG, other_machines, read_flags
 from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
@@ -163,6 +164,7 @@ def serve(
         service.job,
         supervisor,
         argv=service.argv,
+        host=service.host,
         port=service.port,
         key=key,
         on_output=on_output,
@@ -213,7 +215,11 @@ def systemd_unit(service: Service) -> str:
     """A unit that starts the server; for ``systemctl --user`` or a system unit."""
     job = service.job
     models = job.target.name + (f" with draft {job.draft.name}" if job.draft else ", no draft")
-    environment = [f"Environment={_unit_word(f'{k}={v}')}" for k, v in service.environment.items()]
+    # It inherits nothing of this shell.
+    given = service.engine.environment()
+    own = {name: given[name] for name in _OWN_ENVIRONMENT if name in given}
+    variables = own | user_settings()
+    environment = [f"Environment={_unit_word(f'{k}={v}')}" for k, v in variables.items()]
     command = _CONTINUED.join(by_option(service.command, _unit_word))
     lines = [
         "[Unit]",

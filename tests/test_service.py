@@ -135,6 +135,16 @@ def test_a_shell_runs_what_is_printed(ml: Any, tmp_path: Path) -> None:
     assert tuple(words[len(service.environment) :]) == service.command
 
 
+def test_the_unit_has_what_no_shell_gives_it(ml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda/lib64")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    service = service_of(record("ml"), port=18080)
+    assert "LD_LIBRARY_PATH" not in service.environment, "the shell has it"
+    unit = systemd_unit(service)
+    for word in ("LD_LIBRARY_PATH=", "CUDA_VISIBLE_DEVICES=", "GLIBC_TUNABLES="):
+        assert f"Environment={word}" in unit.replace('"', "")
+
+
 def test_the_unit(ml: Any, tmp_path: Path) -> None:
     odd = tmp_path / '50% $HOME "target".gguf'
     odd.symlink_to(TARGET)
@@ -248,11 +258,13 @@ def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "host"), [(signal.SIGINT, "127.0.0.1"), (signal.SIGTERM, "127.0.0.2")]
+)
 def test_the_real_server_serves_drafts_and_stops(
-    bundled: Any, tmp_path: Path, number: signal.Signals
+    bundled: Any, tmp_path: Path, number: signal.Signals, host: str
 ) -> None:
-    said = check_serving("bundled", tmp_path, number)
+    said = check_serving("bundled", tmp_path, number, host)
     assert re.search(r"^\d+\.\d{2}\.\d{3}\.\d{3} I ", said, re.MULTILINE), "its log has times"
 
 
@@ -261,16 +273,19 @@ def test_ik_serves_drafts_and_stops(ik_engine: Any, tmp_path: Path) -> None:
     check_serving("ik", tmp_path, signal.SIGINT)
 
 
-def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
+def check_serving(
+    engine: str, tmp_path: Path, number: signal.Signals, host: str = "127.0.0.1"
+) -> str:
     """Serve, ask, and end by ``number``; what went to stderr."""
     import httpx
 
     home, argv, env = kept(record(engine), tmp_path)
     with (tmp_path / "stderr").open("wb") as stderr:
+        argv += ["--host", host]
         cook = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         url = cook.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), (tmp_path / "stderr").read_text()
+        assert url.startswith(f"http://{host}:"), (tmp_path / "stderr").read_text()
         key = (home / "serve.key").read_text().strip()
         texts = ("def add(a, b):\n    return a + b\n" * 12, "import os\nimport sys\n" * 20)
 

@@ -32,6 +32,7 @@ from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
+from cook.graph.execute import closure
 from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
@@ -276,6 +277,22 @@ def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
     for name, step in loaded.items():
         flagged = replace(step, args=replace(step.args, extra=("--rope-freq-base", "9")))
         assert flagged.key != step.key, name
+
+
+def test_what_times_hang_on_is_in_the_keys_of_timed_steps_alone(
+    found: dict[str, Step[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant = found["variant curve"]
+    before = {name: step.key for name, step in found.items()}
+    monkeypatch.setattr(CurveStep, "version", CurveStep.version + 1)
+    assert replace(variant).key != variant.key, "it is a curve"
+    monkeypatch.undo()
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    moved = {name for name, step in found.items() if replace(step).key != before[name]}
+    own = {name for name, step in found.items() if step.timed and step.uses() is not None}
+    assert own <= moved
+    rest = {n for n in set(found) - own if not any(i.timed for i in closure([found[n]]).values())}
+    assert not rest & moved
 
 
 def test_a_step_has_its_key_on_every_machine_that_it_is_sent_to(

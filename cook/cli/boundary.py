@@ -108,7 +108,8 @@ def _as_cook_error(error: BaseException, arguments: list[str]) -> CookError | No
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         hint = None
         if arguments[:1] and arguments[0] in RESUMED:
-            without = " without --fresh" if "--fresh" in arguments else ""
+            asked = [one for one in ("--fresh", "--remeasure") if one in arguments]
+            without = f" without {' and '.join(asked)}" if asked else ""
             hint = f"the same command again{without} goes on where it stopped"
         return Interrupted("interrupted", hint=hint)
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:

@@ -73,4 +73,5 @@ def command(
         "threads": threads,
         "unsafe_args": allow_unsafe_args,
     }
-    print_build(question, build_it, out, fresh=fresh or remeasure, wide=wide)
+    again = "--fresh" if fresh else "--remeasure" if remeasure else None
+    print_build(question, build_it, out, again=again, wide=wide)

@@ -18,7 +18,7 @@ def command(
     strict: bool = opt.STRICT,
     threads: int | None = opt.THREADS,
     allow_unsafe_args: bool = opt.UNSAFE_ARGS,
-    check: bool = opt.flag("--check", "Exit 1 when anything would run."),
+    check: bool = opt.flag("--check", "Exit 1 when anything before live runs would run."),
     steps: bool = opt.flag("--steps", "List every step, and why it runs."),
     commands: bool = opt.flag(
         "--commands", "Print a command for every step, in an order in which they can run."

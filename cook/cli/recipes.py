@@ -81,7 +81,7 @@ def export(
 
     _refuse_existing(output, force)
     tensors = read_tensors(model) if model is not None else None
-    result = export_quant(load_recipe(recipe), quant, format, tensors)
+    result = export_quant(load_recipe(recipe, unsafe_args=True), quant, format, tensors)
     out.emit(
         {
             "format": format.value,
@@ -164,7 +164,7 @@ def show(
     """
     from cook.recipe.load import load_recipe, resolved_text, text_to_keep
 
-    loaded = load_recipe(recipe)
+    loaded = load_recipe(recipe, unsafe_args=True)  # nothing runs
     out.emit(
         {
             "path": loaded.path,
@@ -173,6 +173,7 @@ def show(
                 {
                     "name": quant.name,
                     "type": quant.ftype,
+                    "part": quant.part,
                     "mixture": quant.mixture,
                     "imatrix": quant.use_imatrix,
                     "tensors_from": quant.tensors_from,

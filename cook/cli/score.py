@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from cook.job.run import Built
     from cook.scoring.totals import Total
 
-AT_URL = ("out", "url", "model", "api_key_file", "prompts", "limit", "max_tokens", "jobs", "fresh")
-"""Parameters that `cook score --url` takes, and what it need not refuse."""
+AT_URL = (
+    *("out", "url", "model", "api_key_file", "prompts", "limit", "max_tokens"),
+    *("jobs", "threads", "fresh"),
+)
+"""Parameters that `cook score --url` takes, and those that the configuration may set."""
 
 
 def command(
@@ -142,7 +145,8 @@ def command(
         "unsafe_args": allow_unsafe_args,
         "engine": engine,
     }
-    print_build({**question, **settings}, build_it, out, fresh=fresh, wide=wide)
+    again = "--fresh" if fresh else None
+    print_build({**question, **settings}, build_it, out, again=again, wide=wide)
 
 
 def _given(options: dict[str, object]) -> dict[str, object]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 8
 """Models named in a line at most."""
 RECORD = "record"
+MOST_DAYS = 36_500
 """The kind of what is kept next to the store."""
 
 
@@ -132,6 +133,9 @@ def gc(
     recipe: list[Path] | None = opt.option(
         "--recipe", "Keep what a build of RECIPE would use; may be repeated.", metavar="RECIPE"
     ),
+    engine: list[str] | None = opt.ENGINES,
+    threads: int | None = opt.THREADS,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
     dry_run: bool = opt.flag("--dry-run", "Only print what would be removed."),
 ) -> None:
     """Remove leftovers, and the artifacts you name.
@@ -139,7 +143,8 @@ def gc(
     Without options only what died while being made goes. Nothing here is lost for good: a build
     makes again what it needs. Models that a record names stay, for `cook serve` and `cook
     publish`, and tensors that are part of a model that stays, unless --named is given. A build
-    that did not end yet has no record: --recipe keeps what it left. --kind record removes earlier
+    that did not end yet has no record: --recipe keeps what it left, with the --engine and --threads
+    that it was given. --kind record removes earlier
     records of a recipe, never the one that its name means.
 
     Examples:
@@ -157,6 +162,8 @@ def gc(
         raise InputError("--older needs --kind or --all", hint="cook store gc --all --older 30")
     before = "9"
     if older is not None:
+        if not 0 <= older <= MOST_DAYS:
+            raise InputError(f"--older {older:g}: days are 0 to {MOST_DAYS:,}")
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86400 * older))
     if kind == RECORD:
         _remove_records(out, before, dry_run=dry_run)
@@ -167,7 +174,10 @@ def gc(
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
-    spared = _wanted(out, chosen, recipe, named=named)
+    recipes = [
+        (one, tuple(engine or ()), False, threads, allow_unsafe_args) for one in recipe or ()
+    ]
+    spared = _wanted(out, chosen, artifacts, recipes, named=named)
     going = {a.directory for a in chosen if a not in spared}
     users = {} if named else store.users()
     parts = {
@@ -205,7 +215,12 @@ def gc(
 
 
 def _wanted(
-    out: Output, chosen: Sequence[Artifact], recipes: Sequence[Path] | None, *, named: bool
+    out: Output,
+    chosen: Sequence[Artifact],
+    artifacts: Sequence[Artifact],
+    recipes: Sequence[tuple[Path, tuple[str, ...], bool, int | None, bool]],
+    *,
+    named: bool,
 ) -> list[Artifact]:
     """Those of ``chosen`` that a kept record names (unless ``named``) or a recipe would use."""
     from cook.recipe.rules import some
@@ -219,9 +234,9 @@ def _wanted(
         )
     used = None
     if recipes:
-        from cook.job.one_step import used_artifacts
+        from cook.job.one_step import RecipeArgs, used_artifacts
 
-        used = used_artifacts(recipes, out)
+        used = used_artifacts([RecipeArgs(*one) for one in recipes], artifacts, out)
     return [
         a
         for a in chosen
@@ -232,9 +247,10 @@ def _wanted(
 
 def _remove_records(out: Output, before: str, *, dry_run: bool) -> None:
     """Remove records made before ``before`` that no recipe's name means."""
-    from cook.record.find import kept_records
+    from cook.record.find import date_in_names, kept_records
 
-    doomed = [k for k in kept_records() if not k.newest and k.date < before]
+    date = date_in_names(before)
+    doomed = [k for k in kept_records() if not k.newest and k.date < date]
     freed = sum(k.path.stat().st_size for k in doomed)
     for kept in doomed:
         if not dry_run:

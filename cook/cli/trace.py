@@ -41,7 +41,7 @@ def command(
         "--temperature", "Of the sampler; 0 is greedy.", min=0.0, max=10.0, default=0.0
     ),
     top_k: int | None = opt.option("--top-k", "Top-k of the sampler; absent: the server's.", min=0),
-    top_p: float | None = opt.option("--top-p", "Top-p of the sampler.", min=0.0, max=1.0),
+    top_p: float | None = opt.option("--top-p", "Top-p of the sampler.", min=1e-6, max=1.0),
     min_p: float | None = opt.option("--min-p", "Min-p of the sampler.", min=0.0, max=1.0),
     seed: int = opt.option("--seed", "Seed of the sampler.", min=0, default=1),
     tokenizer: Path | None = opt.option(

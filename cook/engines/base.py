@@ -177,6 +177,10 @@ class ModelArgs:
         }
         return found | {"flags": list(self.extra)} if self.extra else found
 
+    def batching(self) -> dict[str, object]:
+        """What of these arguments says how wide a worker reads (``reply_rows`` in worker.c)."""
+        return {"ubatch": self.ubatch, **({"on_gpu": True} if self.n_gpu_layers else {})}
+
 
 def _first(own: T | None, other: T | None) -> T | None:
     return other if own is None else own

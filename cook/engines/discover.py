@@ -25,9 +25,10 @@ def discover(spec: str | None = None) -> Engine:
     """The engine that ``spec`` means.
 
     ``None``: bundled, or where its tools are absent the only engine that is configured.
-    Otherwise ``bundled``, ``name=DIR``, a directory, a configured name, or a flavour
-    (``ik_llama.cpp``: the first configured engine of it). Raises PrerequisiteError (exit 5) for
-    what is not there or cannot run, InputError for a broken configuration file.
+    Otherwise ``bundled``, ``name=DIR``, a configured name, a flavour (``ik_llama.cpp``: the first
+    configured engine of it, not a directory that is called so), or a directory. Raises
+    PrerequisiteError (exit 5) for what is not there or cannot run, InputError for a broken
+    configuration file.
     """
     if spec is None:
         try:
@@ -51,9 +52,6 @@ def discover(spec: str | None = None) -> Engine:
     known = configured()
     if spec in known:
         return engine_at(spec, known[spec])
-    path = Path(spec).expanduser()
-    if os.sep in spec or path.is_dir():
-        return engine_at(path.name or "engine", path)
     if spec in tuple(Flavour):
         for engine in discover_all():
             if engine.flavour == spec:
@@ -63,6 +61,9 @@ def discover(spec: str | None = None) -> Engine:
         if spec == Flavour.LLAMA_CPP:
             mend = f"`make setup` builds the bundled one; or {mend}"
         raise PrerequisiteError(f"no {spec} engine is at hand", hint=mend)
+    path = Path(spec).expanduser()
+    if os.sep in spec or path.is_dir():
+        return engine_at(path.name or "engine", path)
     raise _unknown(spec)
 
 

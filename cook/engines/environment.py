@@ -38,6 +38,12 @@ _BLOCK = frozenset(
 )
 
 
+def user_settings() -> dict[str, str]:
+    """What the user says of devices and threads by variables, by which times differ."""
+    given = os.environ.items()
+    return {k: v for k, v in sorted(given) if k.startswith(_PASS_PREFIXES) and k not in _BLOCK}
+
+
 def engine_environment(
     library_path: tuple[Path, ...] = (), *, repack: bool = True, home: Path | None = None
 ) -> dict[str, str]:
@@ -47,11 +53,7 @@ def engine_environment(
     directory without configuration, by default one under cook's own.
     ``repack=False`` keeps mainline off AMX where the processor refuses it.
     """
-    env = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in _BLOCK and (key in _PASS or key.startswith(_PASS_PREFIXES))
-    }
+    env = {key: value for key, value in os.environ.items() if key in _PASS} | user_settings()
     if home is None:
         home = cook_home() / "engine-home"
         home.mkdir(parents=True, exist_ok=True)

@@ -215,7 +215,8 @@ def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
     """
     target, draft = job.target_args, job.draft_args
     overrides = target.override_tensor
-    if job.draft is None or not overrides or overrides == draft.override_tensor:
+    inherits = job.head is not None or overrides == draft.override_tensor  # a head is the target's
+    if job.draft is None or not overrides or inherits:
         return job
     patterns = [override.rpartition("=")[0] for override in overrides]
     names = (*_EXPERTS, *_OTHERS)

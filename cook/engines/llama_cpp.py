@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob
+from cook.engines.options import read_flags
 from cook.engines.speculation import NGRAMS, mainline_flags, unwanted
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
@@ -80,7 +81,10 @@ class LlamaCpp(Engine):
             mine, target = getattr(given, name), getattr(job.target_args, name)
             if mine not in (None, ()) and mine != target:
                 refuse(self, "draft", name, "llama-server gives the draft the target's")
-        for word in given.extra:
-            if word.startswith("-") and "draft" not in word:
+        read = read_flags(given.extra, [self.flavour])
+        spelt = [(flag.flag, flag.option.spellings) for flag in read.flags]
+        spelt += [(given.extra[r.index], (given.extra[r.index],)) for r in read.refusals]
+        for word, spellings in spelt:
+            if not any("draft" in spelling for spelling in spellings):
                 refuse(self, "draft", "extra", f"{word} would be the target's")
         args.add_words(given.extra)

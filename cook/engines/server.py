@@ -79,6 +79,7 @@ class Server(ServerClient):
         load_timeout_s: float = 3600.0,
         stall_timeout_s: float = 300.0,
         argv: Callable[[int, Path], tuple[str, ...]] | None = None,
+        host: str = LOOPBACK,
         port: int | None = None,
         key: str | None = None,
         on_output: OnOutput | None = None,
@@ -93,6 +94,8 @@ class Server(ServerClient):
         self._supervisor = supervisor
         self._load_timeout_s, self._stall_timeout_s = load_timeout_s, stall_timeout_s
         self._argv, self._port, self._key, self._on_output = argv, port, key, on_output
+        # What listens on all addresses is asked on loopback.
+        self._host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
         self._running: Running | None = None
         self._http: httpx.Client | None = None
         self._last_prompt: tuple[int, ...] | str | None = None
@@ -227,7 +230,7 @@ class Server(ServerClient):
                     on_output=self._on_output,
                 )
                 self._running = self._supervisor.start(spec)
-                self._http = _client(port, key, self.job.slots)
+                self._http = _client(self._host, port, key, self.job.slots)
                 ended = self._wait_ready(self._running, self._http)
             if ended is None:
                 return
@@ -426,12 +429,12 @@ def logged_settings(log: str) -> dict[str, int]:
     return found
 
 
-def _client(port: int, key: str, connections: int) -> httpx.Client:
+def _client(host: str, port: int, key: str, connections: int) -> httpx.Client:
     """A client without time-outs of its own: who asks watches the server."""
     import httpx
 
     return httpx.Client(
-        base_url=f"http://{LOOPBACK}:{port}",
+        base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
         headers={"Authorization": f"Bearer {key}"},
         # A proxy from the environment must not get between us and loopback.
         trust_env=False,

@@ -24,10 +24,11 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, Literal
 
 import numpy as np
@@ -120,8 +121,9 @@ class TraceHeader(_Frozen):
         return self.template_sha256 != hashlib.sha256(b"").hexdigest()
 
     def conditions(self) -> dict[str, Any]:
-        """The fields that must agree before a recording may go on."""
-        return self.model_dump(exclude={"target_name"})
+        """The fields that must agree before a recording may go on: a file's bytes, whatever it is
+        called, and of a server, whose bytes none knows, its model's name."""
+        return self.model_dump(exclude={"target_name"} if self.target_sha256 is not None else None)
 
 
 class ReplyHead(_Frozen):
@@ -282,10 +284,11 @@ class TraceFile:
 
     InputError, with file and offset, for anything that is not a whole trace of this version.
     ``cut_short``: the last block was incomplete (a crash while recording) and is ignored.
+    ``categories``: those of prompts (by id) that have another than was recorded.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, categories: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.path, self._categories = path, categories
         try:
             with path.open("rb") as file:
                 self._scan(file)
@@ -323,6 +326,8 @@ class TraceFile:
                 raise InputError(f"{self.path}: offset {self.whole_bytes}: {_why(error)}") from None
             if head.id in self._replies:
                 raise InputError(f"{self.path}: two replies have the same id")
+            if (category := self._categories.get(head.id, head.category)) != head.category:
+                head = head.model_copy(update={"category": category})
             self._replies[head.id] = head, block
             self.whole_bytes = block.end
         self.cut_short = self.whole_bytes != os.fstat(file.fileno()).st_size
@@ -412,9 +417,11 @@ class TraceWriter(Closing):
             self._write(MAGIC + _block(self.header.model_dump_json().encode(), vocabulary))
             return set()
         old, new = trace.header.conditions(), self.header.conditions()
-        differing = [name for name in new if old[name] != new[name]]
+        differing = [name for name in new if old.get(name) != new[name]]
         if differing:
-            lines = [f"{n}: {str(old[n])[:60]} there, {str(new[n])[:60]} now" for n in differing]
+            lines = [
+                f"{n}: {str(old.get(n))[:60]} there, {str(new[n])[:60]} now" for n in differing
+            ]
             raise InputError(
                 f"{self.path}: was recorded under other conditions: " + "; ".join(lines),
                 hint="give another file name, or remove the old trace",

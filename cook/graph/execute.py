@@ -19,7 +19,7 @@ from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.worker.kept_workers import FREE_SHARE, KeptWorkers
 from cook.errors import CookError, InputError, Interrupted, PrerequisiteError, StepError
-from cook.files import HashedFile, identity
+from cook.files import HashedFile, hash_file
 from cook.graph.locks import machine_lock
 from cook.graph.piece import Pieces
 from cook.graph.step import Needs, Source, Step, Workbench, decode
@@ -501,13 +501,17 @@ class Executor(Closing):
                 ) from None
 
     def _files_of(self, engine: Engine) -> tuple[HashedFile, ...]:
-        """The engine's files, as they were when it was first used."""
+        """The engine's files; PrerequisiteError where they are others than when it was found."""
         key = engine.identity.digest
         if key not in self._engines:
-            self._engines[key] = tuple(
-                HashedFile(path, identity(path), f"sha256:{engine.facts.files[path.name]}")
-                for path in engine.files
-            )
+            found = tuple(map(hash_file, engine.files))
+            changed = [f for f in found if f.digest != f"sha256:{engine.facts.files[f.path.name]}"]
+            if changed:
+                raise PrerequisiteError(
+                    f"{changed[0].path} was replaced since this began",
+                    hint="the same command again takes the engine as it is now",
+                )
+            self._engines[key] = found
         return self._engines[key]
 
     def _read_by(self, step: Step[Any]) -> dict[Path, int]:

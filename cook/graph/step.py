@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get
 
 from cook import files
 from cook.engines.base import Engine, ModelArgs
+from cook.engines.environment import user_settings
 from cook.graph.store import as_read_back, key_of
 from cook.provenance import machine
 
@@ -291,6 +292,8 @@ class Step(ABC, Generic[R]):
             parts["engine"] = {"digest": of.digest, "flavour": flavour, "build": of.build}
         if self.timed:
             parts["machine"] = machine().digest
+            if engine is not None and (given := user_settings()):
+                parts["environment"] = dict(given)
         return as_read_back(parts)
 
     @cached_property

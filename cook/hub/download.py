@@ -304,7 +304,8 @@ def stand_in(listing: Listing, files: Sequence[HubFile], retry: Retry = PATIENT)
         path.parent.mkdir(parents=True, exist_ok=True)
         if file not in absent:
             path.unlink(missing_ok=True)
-            path.symlink_to(place(listing, file))
+            there = place(listing, file)
+            path.symlink_to(there if _whole(there, file) else _blob(listing, file))
     counts = [
         min(FIRST_BYTES if i == 0 else OTHER_BYTES, f.size_bytes) for i, f in enumerate(files)
     ]

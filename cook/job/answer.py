@@ -25,13 +25,14 @@ from cook.errors import InputError
 from cook.files import Identity, atomic_write, distrust_older_digests, identity, own_bytes
 from cook.output import Mode, Output
 from cook.paths import config_file, cook_home, package_dir
+from cook.provenance import machine
 from cook.record.find import make_newest
 from cook.report.show import NOTHING_RAN, Shown, show, shown
 
 if TYPE_CHECKING:
     from cook.job.run import Built
 
-FORMAT = 4
+FORMAT = 5
 TICK_S = 0.02
 """The clock of file times runs behind by up to a tick of the kernel's."""
 
@@ -41,17 +42,18 @@ def print_build(
     build: Callable[[], Built],
     output: Output,
     *,
-    fresh: bool = False,
+    again: str | None = None,
     wide: bool = False,
 ) -> None:
     """Print the answer to ``question``; raises as ``raise_for`` where it is no good one.
 
-    ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
-    was kept, hashes of sources included; ``wide``: print all there is of each candidate.
+    ``question`` is all of the command line that can change the answer; ``again``, the option that
+    asked for more to run than must, ignores what was kept, ``--fresh`` hashes of sources included;
+    ``wide``: print all there is of each candidate.
     """
-    if fresh:
+    if again == "--fresh":
         distrust_older_digests()
-    elif (kept := find(question)) is not None:
+    if again is None and (kept := find(question)) is not None:
         make_newest(kept[1])
         _print(*kept, (), output, wide=wide)
         return
@@ -66,7 +68,7 @@ def print_build(
     _print(answered, built.path, built.ran, output, wide=wide)
     from cook.job.run import raise_for
 
-    raise_for(built, fresh=fresh)
+    raise_for(built, again)
 
 
 def _print(
@@ -144,11 +146,12 @@ def _path(question: Mapping[str, object]) -> Path:
 
 
 def _environment() -> list[list[str]]:
-    """Variables that change what a build means. Logins do not, and are never written down."""
+    """The machine, and variables that change what a build means. Logins do not, and are never
+    written down."""
     wanted = [(k, v) for k, v in os.environ.items() if k.startswith(("COOK_", "HF_"))]
     secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
     kept = [(k, v) for k, v in wanted if k != "COOK_HOME" and not k.endswith(secret)]
-    return [[k, v] for k, v in sorted(kept)]
+    return [["machine", machine().digest], *([k, v] for k, v in sorted(kept))]
 
 
 def _identity(path: Path) -> Identity | None:

@@ -23,7 +23,7 @@ from cook.job.decide import Decision
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, DraftPlan, ForecastPlan, Layout
 from cook.job.prepare import Prepared
-from cook.job.sentence import DECODE, WHOLE, candidates_and_pick, nothing_qualifies
+from cook.job.sentence import AGAIN, DECODE, WHOLE, candidates_and_pick, nothing_qualifies
 from cook.job.what_if import chain_forecast, rejection
 from cook.provenance import cook_version, machine
 from cook.recipe.rules import some
@@ -309,7 +309,7 @@ def _warnings(
         warnings.append(
             f"{len(cores)} of {len(timings)} timings were disturbed: other programs kept up to "
             f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
-            "(`--remeasure` on an idle machine measures again)"
+            f"(on an idle machine {AGAIN} measures again)"
         )
     return tuple(dict.fromkeys(warnings))
 

@@ -122,12 +122,11 @@ def rival_counts(key: CandidateKey, dealt: Dealt, forecaster: Forecaster) -> Rec
     return RecountOutcome(
         requests=len(pairs),
         exact=sum(
-            (run.draft_n or 0, run.draft_n_accepted or 0)
-            == (simulated.draft_n, simulated.draft_n_accepted)
+            run.counted == (simulated.draft_n, simulated.draft_n_accepted)
             for run, simulated in pairs
         ),
-        live_drafted=sum(run.draft_n or 0 for run, _ in pairs),
-        live_accepted=sum(run.draft_n_accepted or 0 for run, _ in pairs),
+        live_drafted=sum(run.counted[0] for run, _ in pairs),
+        live_accepted=sum(run.counted[1] for run, _ in pairs),
         replay_drafted=sum(simulated.draft_n for _, simulated in pairs),
         replay_accepted=sum(simulated.draft_n_accepted for _, simulated in pairs),
         passed_over=sum(len(r.runs) for r in rounds) - len(pairs),

@@ -257,7 +257,7 @@ class Decision:
 
         as_good = [key for key, chance in found.within.items() if chance >= self.look]
         ran = [key for key in as_good if self.dealing.runs.get(key) or not self.dealing.runs]
-        return min(ran, key=lambda key: (size(key), -found.value[key]))
+        return min(ran or as_good, key=lambda key: (size(key), -found.value[key]))
 
     @property
     def ranking(self) -> tuple[CandidateKey, ...]:
@@ -328,9 +328,10 @@ class Decision:
                 most_s = self.dealing.left_s() * (2 if must else 1)
                 most_s = most_s if self.dealing.steps else math.inf
                 if not self._deal(seated, block, most_s, seated if must else ()):
-                    if number == 0:
+                    if must:
                         left = sum(map(len, self.blocks[place:]))
-                        prompts = f"{left} of {len(self.prompts)} prompts"
+                        of = f", pass {number + 1} of {repeats}" if repeats > 1 else ""
+                        prompts = f"{left} of {len(self.prompts)} prompts{of}"
                         self._leave_out([f"live requests of {prompts}"])
                     return
             if number == 0:
@@ -521,15 +522,14 @@ class Decision:
     def seconds_to_decide(self) -> float | None:
         """Until leader and rival would be known to differ, or to be within the margin, about."""
         found = self.standings
-        rival = self.grid.get(found.rival) if found is not None and found.rival else None
-        if found is None or rival is None or self.decided or not self.objective.timed:
+        if found is None or found.rival is None or self.decided or not self.objective.timed:
             return None
+        rival = (self.grid | {c.key: c for c in self.baselines})[found.rival]
         lead = found.value[found.leader] - found.value[rival.key]
         wanted = max(abs(lead), math.log1p(self.margin)) / 2.2
-        starts = max(1.0, 2 * (found.start_sd / wanted) ** 2)
-        had = len({run.block for run in self.dealing.runs.get(rival.key, [])})
-        more = max(1, math.ceil(starts) - had)
-        seated = [*self.baselines, *self._leader(), rival]
+        had = {run.block for run in self.dealing.runs.get(rival.key, [])}
+        more = max(1, math.ceil(2 * (found.start_sd / wanted) ** 2) - len(had))
+        seated = [*{c.key: c for c in (*self._bare(), *self._leader(), rival)}.values()]
         return more * self.dealing.estimate(seated, self._blocks(seated)[0])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Store
-from cook.job.plan import Plan, State, plan
+from cook.job.plan import Plan, State, later_steps, plan
 from cook.job.prepare import Prepared, prepare
 from cook.output import Output, printable
 from cook.paths import cook_home
@@ -221,13 +221,25 @@ class UsedArtifacts:
         return artifact.key in self.keys
 
 
-def used_artifacts(recipes: Iterable[Path], output: Output) -> UsedArtifacts:
-    """What builds of ``recipes``, each with its own engines, would use; InputError as there."""
+def used_artifacts(
+    recipes: Iterable[RecipeArgs], stored: Sequence[Artifact], output: Output
+) -> UsedArtifacts:
+    """What builds of ``recipes`` would use of what is ``stored``; InputError as there.
+
+    Which live runs and checks of them that will be, only the builds know: all stay that are made
+    of nothing but what they use.
+    """
     keys: set[str] = set()
     sources: set[str] = set()
+    kinds: set[str] = set()
     for recipe in recipes:
-        steps = RecipeArgs(recipe).prepared(output).steps()
+        prepared = recipe.prepared(output)
+        steps = prepared.steps()
         keys |= set(steps)
+        kinds |= {step.kind for step in later_steps(prepared.layouts)[1]}
         for step in steps.values():
             sources |= {n.digest for n in step.inputs().values() if isinstance(n, Source)}
+    after = {a.key: set(a.key_parts.get("inputs", {}).values()) for a in stored if a.kind in kinds}
+    while more := {key for key, of in after.items() if of <= keys | sources} - keys:
+        keys |= more
     return UsedArtifacts(frozenset(keys), frozenset(sources))

@@ -276,7 +276,7 @@ def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     recipe, layouts = prepared.recipe, prepared.layouts
     certain = prepared.steps()
-    deals, followed = _later_steps(layouts)
+    deals, followed = later_steps(layouts)
     after = closure(followed)
     planner = _Planner(Store(cook_home() / "store"), certain.values())
     steps = tuple(planner.planned(step) for step in certain.values())
@@ -395,7 +395,7 @@ def _phases(
         )
 
 
-def _later_steps(layouts: Sequence[Layout]) -> tuple[list[DealStep], list[Step[Any]]]:
+def later_steps(layouts: Sequence[Layout]) -> tuple[list[DealStep], list[Step[Any]]]:
     """One pass of the prompts over no draft and typical candidates; and with it all that follows
     once candidates are forecast."""
     bare = [m.baseline for m in layouts if m.baseline is not None]
@@ -460,7 +460,7 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
         )
     if planned.later:
         typical = any(p.later for p in planned.phases) and not steps
-        output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
+        output.say(f"* of typical candidates; {planned.later}" if typical else planned.later)
     later = [s for s in planned.later_steps if s.state is State.RUN]
     text = f"{len(running)} of {len(planned.steps)} steps would run"
     output.say(text + (f", {_about(running)}" if running else ""))

@@ -150,15 +150,15 @@ def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
         ) from error
 
 
-def raise_for(built: Built, *, fresh: bool = False) -> None:
-    """The exit of a build: 1 when a step failed, 4 when nothing qualifies. ``fresh``: all of it
-    was asked to run again, so that the same command does not go on."""
+def raise_for(built: Built, again: str | None = None) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies. ``again``: the option
+    with which the same command does not go on."""
     if built.failures:
         count = len(built.failures)
         raise StepError(
             f"{plural(count, 'step')} failed: {'; '.join(built.failures[:3])}",
             hint="what succeeded is stored; the same command again"
-            f"{' without --fresh' if fresh else ''} runs only what is missing",
+            f"{f' without {again}' if again else ''} runs only what is missing",
         )
     if built.record.candidates and built.record.pick.candidate is None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")

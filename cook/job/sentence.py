@@ -26,6 +26,7 @@ from cook.units import plural
 
 DISTURBED_SHARE = 0.1
 """Of the live requests, above which other programs had too much of a part in them."""
+AGAIN = "`cook build --remeasure` or `cook score --fresh`"
 DECODE, WHOLE = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
 
 
@@ -169,7 +170,7 @@ def _parts(
     if disturbed > DISTURBED_SHARE:
         yield (
             f"Other programs were at work during {disturbed:.0%} of the live requests: on an idle "
-            "machine `--remeasure` is surer"
+            f"machine {AGAIN} is surer"
         )
 
 

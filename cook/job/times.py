@@ -19,7 +19,7 @@ from cook.scoring.batch_curve import (
     with_prompt_time_separated,
 )
 from cook.steps.curve import CurveOutcome, CurveStep
-from cook.steps.trace import TRACE_FILE
+from cook.steps.trace import TRACE_FILE, TraceStep
 
 UNPRICED = Timings(
     verify=BatchCurve((0,), (1,), ((1.0,),), typed=True),
@@ -44,7 +44,11 @@ class TimedPlan:
 
     @cached_property
     def trace(self) -> TraceFile:
-        return TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
+        step = self.plan.trace
+        prompts = step.prompts if isinstance(step, TraceStep) else ()
+        # The recording stays where prompts are sorted anew, and the recipe's word counts.
+        categories = {prompt.id: prompt.category for prompt in prompts}
+        return TraceFile(self.outcomes.artifact(step).file(TRACE_FILE), categories)
 
     @property
     def priced(self) -> bool:

@@ -127,11 +127,17 @@ def changed_since(now: Record, then: Record) -> Iterator[str]:
 
 def conditions_changed(now: Record, then: Record) -> str | None:
     """Why figures of the two nights are of different things, or None."""
-    for name in CONDITIONS:
-        ours, theirs = getattr(now, name), getattr(then, name)
+    for name in (*CONDITIONS, "threads"):
+        ours, theirs = (
+            getattr(one, name) if name in CONDITIONS else _threads(one) for one in (now, then)
+        )
         if ours != theirs:
             return f"{name} is another: {theirs} then, {ours} now"
     return None
+
+
+def _threads(record: Record) -> int | None:
+    return next((c.serving.target_args.threads for c in record.candidates if c.serving), None)
 
 
 MAX_BYTES = 64 << 20

@@ -85,26 +85,32 @@ class Due:
     last: Night | None
 
 
-def due(loaded: LoadedPipeline, now: datetime | None = None) -> tuple[Due, ...]:
+def due(
+    loaded: LoadedPipeline, threads: int | None = None, now: datetime | None = None
+) -> tuple[Due, ...]:
     """Every cell, in order. Runs nothing but header reads and the engines' own ``--version``."""
     history, here = read_history(loaded.history), machine().digest
     hours, now = loaded.pipeline.max_age_hours, now or datetime.now(UTC)
     found = ((cell, history.newest(cell.name, here)) for cell in loaded.cells)
-    return tuple(Due(cell, _reason(cell, last, hours, now), last) for cell, last in found)
+    return tuple(Due(cell, _reason(cell, last, hours, now, threads), last) for cell, last in found)
 
 
-def _reason(cell: Cell, last: Night | None, max_age_hours: float, now: datetime) -> str | None:
+def _reason(
+    cell: Cell, last: Night | None, max_age_hours: float, now: datetime, threads: int | None
+) -> str | None:
     if last is None:
         return "never run here"
     if last.failures:
         return "its last night failed"
+    if last.regressions and not last.accepted:
+        return "its last night was worse, and is not accepted"
     age = now - datetime.strptime(last.created, TIMESTAMP).replace(tzinfo=UTC)
     if (hours := age.total_seconds() / 3600) > max_age_hours:
         return f"its last night is {hours:.0f} hours old"
     if last.record.recipe_sha256 != cell.loaded.sha256:
         return "its recipe is not that of its last night"
     try:
-        prepared = _prepared(cell, plan_only=True)
+        prepared = _prepared(cell, threads=threads, plan_only=True)
         planned = plan(prepared)
     except Interrupted:
         raise
@@ -284,7 +290,7 @@ def run_night(request: NightRequest, output: Output) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
     loaded = load_pipeline(request.pipeline, unsafe_args=request.unsafe_args)
     if request.plan:
-        print_due(loaded, output)
+        print_due(loaded, request.threads, output)
         return
     if (name := request.accept) is not None:
         night = accept(loaded.history, loaded.cell(name).name, machine().digest)
@@ -304,7 +310,7 @@ def run_night(request: NightRequest, output: Output) -> None:
     elif request.all_cells:
         chosen = [Due(cell, "all", None) for cell in loaded.cells]
     else:
-        chosen = [*due(loaded)]
+        chosen = [*due(loaded, request.threads)]
     outcomes: list[CellOutcome] = []
     for d in chosen:
         if d.reason is None and d.last is not None:
@@ -325,9 +331,9 @@ def run_night(request: NightRequest, output: Output) -> None:
         raise_for_cells(outcomes)
 
 
-def print_due(loaded: LoadedPipeline, output: Output) -> None:
+def print_due(loaded: LoadedPipeline, threads: int | None, output: Output) -> None:
     """The cells that are due, as the matrix of a CI job."""
-    found = due(loaded)
+    found = due(loaded, threads)
     keys = ("cell", "recipe", "engine", "reason")
     stale = [(d.cell, d.reason) for d in found if d.reason]
     rows = [(c.name, c.loaded.recipe.name, c.engine_label, reason) for c, reason in stale]

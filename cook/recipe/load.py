@@ -152,6 +152,11 @@ def resolved_text(loaded: LoadedRecipe) -> str:
         loaded.recipe.model_dump(mode="json", exclude_none=True)
     )
     document.pop("sweep", None)
+    if loaded.recipe.evaluate is not None:  # null is the whole text
+        document["evaluate"]["chunks"] = loaded.recipe.evaluate.chunks
+    draft = loaded.recipe.score.draft if loaded.recipe.score is not None else None
+    if draft is not None and (draft.args.cache_type_k or draft.args.cache_type_v):
+        document["score"]["draft"].pop("cache_types", None)  # a default then, and one too many
     if is_shipped(loaded):
         document.pop("name", None)
     if loaded.quants:

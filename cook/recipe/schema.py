@@ -842,8 +842,8 @@ class ScoreSpec(Spec):
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """Passes over all prompts that are dealt in any case, each with fresh servers. More follow
-    while the pick is undecided and `live_budget` has room."""
+    """Passes over all prompts that are dealt in any case, each with fresh servers, within twice the
+    `live_budget`. More follow while the pick is undecided and `live_budget` has room."""
 
     @model_validator(mode="after")
     def _fits(self) -> ScoreSpec:

@@ -183,11 +183,16 @@ def _searches() -> Path:
     return cook_home() / "searches"
 
 
+def date_in_names(created: str) -> str:
+    """``created`` as it stands in the names of records and searches."""
+    return re.sub(r"[^0-9-]", "-", created).strip("-")
+
+
 def _keep(document: dict[str, Any], folder: Path, created: str) -> Path:
     """``document`` in ``folder``, in a file named by its date; no file that is there is touched."""
     draft = folder / f".{os.getpid()}.tmp"
     write_versioned(document, draft)
-    date = re.sub(r"[^0-9-]", "-", created).strip("-")
+    date = date_in_names(created)
     try:
         for number in count(1):
             path = folder / f"{date}{'' if number == 1 else f'-{number}'}.json"

@@ -29,8 +29,9 @@ class PromptRun:
 
     ``tokens`` are the emitted ids (None where the engine returns none: ik). Times in ms:
     ``prompt_ms`` and ``predicted_ms`` are the server's, ``wall_ms`` the client's from request
-    to answer, which holds the prefill of target and draft. ``draft_n`` is None when nothing was
-    drafted, never 0.
+    to answer, which holds the prefill of target and draft. ``draft_n`` is None without a
+    draft. ``past_end``: what the server (ik) accepted past an end of generation and
+    counted, and no client gets; it is neither in ``predicted_n`` nor in ``draft_n_accepted``.
 
     Where the server calls the draft's reading of the prompt decoding (ik), ``late_reading_ms`` is
     what of ``predicted_ms`` it took, as the answer tells, and once it is counted there,
@@ -57,6 +58,12 @@ class PromptRun:
     block: int = 0
     order: int = 0
     others_cores: float | None = None
+    past_end: int = 0
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """(drafted, accepted) tokens as the server counts them, past the end as well."""
+        return self.draft_n or 0, (self.draft_n_accepted or 0) + self.past_end
 
     @property
     def disturbed(self) -> bool:
@@ -226,7 +233,7 @@ class Figures:
 class PromptFigures:
     """What the server counted of each request, a column each, in the order of ``ids``.
 
-    ``tokens`` are those after the first; times in ms; ``drafted`` None where nothing was drafted.
+    ``tokens`` are those after the first; times in ms; ``drafted`` None without a draft.
     Of live requests also the ``block`` of prompts, the ``order`` in it, and the ``start`` of the
     server (0, 1, ...): an id comes again where prompts were dealt again to fresh servers.
     """

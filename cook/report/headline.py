@@ -3,9 +3,11 @@ reader asks next to it, a line each."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from cook.record.record import Candidate, Record
 from cook.report.commands import server_command
@@ -66,20 +68,35 @@ def printed_answers(record: Record, rows: int) -> Iterator[str]:
         yield f"left out: {'; '.join(parts)}"
     winner = picked(record)
     if winner is not None:
-        command = f"cook serve {shlex.quote(record.recipe)}"
+        command = shlex.join(["cook", "serve", record.recipe, *_options(record, winner)])
         yield f"run it: {command if winner.command else 'the pick has to run live first'}"
+
+
+def _options(record: Record, winner: Candidate) -> list[str]:
+    """What the build said and serving has to say again: no record holds an engine's directory."""
+    words = [part for word in record.command for part in re.split("(?<=^--engine)=", word)]
+    asked = [spec for option, spec in pairwise(words) if option == "--engine"]
+    options = [unsafe] if (unsafe := "--allow-unsafe-args") in words else []
+    if len(asked) == len(record.engines):
+        spec = asked[[*record.engines].index(winner.engine)]
+        options += ["--engine", spec] if "/" in spec else []
+    return options
 
 
 def _facts(record: Record, winner: Candidate) -> Iterator[Fact]:
     best = speed_of(record, winner)
     if winner.draft is None:  # what the best draft would have made of it
         objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
-        speeds = ((speed_of(record, c, objective), c.name) for c in record.candidates if c.draft)
-        ratios = [(s.speedup, n) for s, n in speeds if s is not None and s.speedup is not None]
+        drafts = [c for c in record.candidates if c.key.is_file]
+        drafts = [c for c in drafts if c.live is not None] or drafts
+        speeds = ((speed_of(record, c, objective), c) for c in drafts)
+        ratios = [(s.speedup, c) for s, c in speeds if s is not None and s.speedup is not None]
         if ratios:
-            ratio, name = max(ratios)
+            ratio, best_draft = max(ratios, key=lambda one: one[0])
             what = "end-to-end" if objective is WHOLE else "decode"
-            yield Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
+            how = "" if best_draft.live is not None else ", predicted"
+            note = f"{best_draft.name}, {what} speedup over no draft{how}"
+            yield Fact("fastest draft", f"{ratio:.2f}x", note)
     elif best is not None and best.speedup is not None:
         note = "over no draft, predicted"
         if winner.live is not None:

@@ -65,6 +65,15 @@ class BatchCurve:
         high = flat[i.ravel() + 1, np.arange(flat.shape[1])].reshape(w.shape)
         return np.asarray(low + part * (high - low))
 
+    def read(self, tokens: npt.ArrayLike, depth: npt.ArrayLike) -> Floats:
+        """Seconds of ``tokens`` at ``depth``: more than were timed at once in several batches."""
+        if self.typed:
+            return self.at(tokens, depth)
+        most = self.widths[-1]
+        whole, rest = np.divmod(np.asarray(tokens), most)
+        last = np.where(rest > 0, self.at(np.maximum(rest, 1), depth), 0.0)
+        return np.asarray(whole * self.at(most, depth) + last)
+
 
 def _inside(x: Floats, ends: Sequence[int], asked: str, measured: str) -> Floats:
     """``x`` within the measured ``ends``; those a little beyond are the end itself."""

@@ -59,7 +59,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
             mirror = timings.draft.at(run.length + 1, depth)
         else:
             late = run.catch_up > 0
-            mirror[late] = timings.draft.at(run.catch_up[late], depth[late])
+            mirror[late] = timings.draft.read(run.catch_up[late], depth[late])
             if RULES[profile].reads_accepted:
                 mirror[late] += timings.draft_sample_s
     parts = (verify, draft, mirror, sampled)
@@ -106,6 +106,8 @@ def forecast(
         # A draft that reads late does not read at all until it drafts.
         drafts = not RULES[profile].reads_late or bool(run.decodes.any())
         prefill_s = prices.prompt_s(head.prompt_tokens, 1 + longest, drafts=drafts)
+        ends = RULES[profile].breaks_at_eog  # else it counts what no client gets: live is without
+        accepted = run.draft_n_accepted if ends else head.emitted - 1 - run.steps
         costs.append(cost)
         depths += np.array(run.by_depth(longest))
         runs.append(
@@ -118,7 +120,7 @@ def forecast(
                 predicted_ms=cost.total_s * 1000,
                 wall_ms=(prefill_s + cost.total_s) * 1000,
                 draft_n=run.draft_n if longest else None,
-                draft_n_accepted=run.draft_n_accepted if longest else None,
+                draft_n_accepted=accepted if longest else None,
                 tokens=None,
                 text="",
                 stop="",

@@ -116,7 +116,7 @@ def chain_distribution(
         share = np.where(kept, mass, 0.0)
         share = share / share.sum(axis=1, keepdims=True)
         rest = np.zeros(count)
-    whole = np.ones(count, bool)  # whether all that was not stored stays
+    whole = np.full(count, top_k <= stored)  # whether all that was not stored stays
     if top_p < 1.0:
         before = np.cumsum(share, axis=1) - share
         kept &= before < top_p

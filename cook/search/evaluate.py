@@ -172,7 +172,9 @@ class Replays:
             )
             assert kld is not None, "a variant is compared with its source"
             sums = -float(seen.logq[drafted].sum()), float(kld[drafted].sum())
-            counts = head.emitted - 1, run.draft_n, run.draft_n_accepted
+            # Nothing counts that was accepted past the reply's end.
+            accepted = min(run.draft_n_accepted, head.emitted - 1 - run.steps)
+            counts = head.emitted - 1, run.draft_n, accepted
             rows.append((head.id, head.category, *counts, *sums))
         ids, categories, *figures = zip(*rows, strict=True)
         columns = (np.array(column, dtype=np.float64) for column in figures)

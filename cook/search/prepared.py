@@ -219,7 +219,7 @@ class PreparedSearch:
     def require_room(self, limit: int, option: str = "--size", others: int = 0) -> None:
         """InputError where no mix fits into ``limit`` bytes; ``others``: what of the ``option`` is
         taken by other things."""
-        smallest = self.space.bytes_of(self.space.smallest)
+        smallest = self.space.least_bytes(self.space.spans())
         if smallest > limit:
             least = smallest + others
             taken = f", and KV cache and buffers take {size(others)}" if others else ""

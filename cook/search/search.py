@@ -127,8 +127,8 @@ def explored(
         sensitivity.compare(max_bytes, until)
     sensitivity.settle(max_bytes, until)
     sensitivity.split(max_bytes, until)
-    least = space.bytes_of(space.smallest)
-    sizes = np.linspace(max(least, space.fixed_bytes), max_bytes, WHOLE + 1)[:0:-1]
+    least = space.least_bytes(sensitivity.spans)
+    sizes = np.linspace(least, max_bytes, WHOLE + 1)[:0:-1]
     whole: dict[Mix, WholeMix] = {}
     for size_bytes in sizes:  # the largest first: a small budget is for the size that is sought
         mix, allocation = sensitivity.allocated(int(size_bytes))

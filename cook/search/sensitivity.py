@@ -178,12 +178,12 @@ class Sensitivity:
         """Every span with its types, smaller ones never less damaging than larger ones."""
         found = []
         for span in self.spans:
-            least = 0.0
             costs: list[TypeCost] = []
             for type_name in reversed(span.types):
-                least = max(least, self.damage(span, type_name, metric))
                 size = self.space.bytes_in(span, type_name)
-                costs.append(TypeCost(type_name, size, least, seconds(span, type_name)))
+                larger = (one.damage for one in costs if one.size_bytes > size)
+                damage = max([self.damage(span, type_name, metric), *larger])
+                costs.append(TypeCost(type_name, size, damage, seconds(span, type_name)))
             found.append(SpanCosts(span.name, tuple(reversed(costs))))
         return tuple(found)
 

@@ -115,7 +115,7 @@ class Space:
             if sum(tie.elements for tie in ties if tie.group == group) <= SMALL * total
         }
         least = by_name(floor).bpw if floor is not None else 0.0
-        offered = sorted({by_name(t).name for t in types}, key=lambda t: by_name(t).bpw)
+        offered = sorted({by_name(t).name for t in types}, key=lambda t: (by_name(t).bpw, t))
         if all(by_name(t).bpw < least for t in offered):
             raise InputError(
                 f"no type that is offered reaches the floor {floor}: {', '.join(offered)}",
@@ -192,6 +192,11 @@ class Space:
         """Of the span's tensors in this type."""
         return sum(self.ties[i].bytes_in(type_name) for i in span.ties)
 
+    def least_bytes(self, spans: Sequence[Span]) -> int:
+        """Of the smallest file in which each of ``spans`` has one type."""
+        least = (min(self.bytes_in(span, t) for t in span.types) for span in spans)
+        return self.fixed_bytes + sum(least)
+
     def spans(self) -> tuple[Span, ...]:
         """The coarsest: one a group, the whole model in all."""
         groups = dict.fromkeys(tie.group for tie in self.ties)
@@ -221,6 +226,8 @@ class Space:
         of_group = [t for t in self.ties if t.group == group]
         if len(roles) < len({t.role for t in of_group}):
             name = "+".join(roles)
+            if any(t.role in roles and t.group != group for t in self.ties):
+                name = f"{group} {name}"
         layers = sorted({t.layer for t in ties if t.layer is not None})
         every = {t.layer for t in of_group if t.role in roles}
         if layers and len(layers) < len(every):

@@ -95,7 +95,7 @@ class LiveRequest:
     @property
     def counts(self) -> tuple[int, int] | None:
         """(drafted, accepted), where they were kept."""
-        return (self.run.draft_n or 0, self.run.draft_n_accepted or 0) if self.run else None
+        return self.run.counted if self.run else None
 
 
 def check_counts(
@@ -386,8 +386,9 @@ def emitted_tokens(
     """
     if run.tokens is not None:
         return run.tokens
-    traced = recorded.tokens[: run.predicted_n]
-    if len(traced) == run.predicted_n:
+    count = run.predicted_n + run.past_end
+    traced = recorded.tokens[:count]
+    if len(traced) == count:
         whole, least = (
             worker.detokenize(part, special=False).rstrip("\ufffd")
             for part in (traced, traced[:-n_max])
@@ -399,7 +400,7 @@ def emitted_tokens(
         return None
     if run.stop == "eos" and len(info.eog) == 1:
         tokens = (*tokens, *info.eog)
-    return tokens if len(tokens) == run.predicted_n else None
+    return tokens if len(tokens) == count else None
 
 
 @dataclass(frozen=True)

@@ -7,32 +7,37 @@ alive alone for the whole block, and every other block goes through them backwar
 
 A timing is worth little when another program wanted the same cores (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
-the next request waits until its server's threads have cores of their own, what others used of the
-processors is kept for every request, and a crowded one is tried again at once.
+the next request waits until its server's threads have cores of their own; where others take them
+while it runs its server is stopped until they rest, which counts for none of its times; and what
+others used of the processors meanwhile is kept for every request.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from threading import Event, Thread
 from typing import ClassVar
 
 import numpy as np
 
 from cook.engines.base import Engine
 from cook.engines.environment import default_threads
-from cook.engines.process.system import anonymous_bytes
+from cook.engines.process.system import anonymous_bytes, process_cpu_s
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
-from cook.errors import StepError
+from cook.errors import CookError, PrerequisiteError, StepError
 from cook.graph.step import Cost, Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
 from cook.record.record import TOLERATED_CORES, PromptRun
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, LiveStep, Watch
 from cook.steps.work import Phase, made_bytes, model_bytes, trunk_bytes
-from cook.units import plural
+from cook.units import duration, plural
 
 REST_S = 0.1
 """For so long there must have been room before a request is sent: OpenMP and polling threads of the
@@ -42,11 +47,10 @@ MOST_REST_S = 5.0
 costs a block twice as much, and shows as a disturbance."""
 TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
-MOST_TRIES = 5
-"""Of a request that other programs crowd: the least disturbed try counts."""
-VAIN_SHARE = 0.25
-"""So many more further tries that are crowded as well than those that are not, next to a block's
-requests: then requests take longer than the machine rests, and no further one is made."""
+LOOK_S = 0.05
+"""How often it is looked, while a request runs, whether others took its server's cores."""
+NOTICED = 0.35
+"""Cores that others kept busy between two looks, which a tick more or less does not make."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -63,15 +67,17 @@ class DealtServer:
 class DealOutcome:
     """A block as it was dealt, one entry a server in the order of the step's ``servers``.
 
-    ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, further
-    tries of crowded ones, and the waits for room. ``left_out``: prompts that count for none, since
-    other programs wanted a server's cores: what they did to one would be a candidate's.
+    ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, and the waits
+    for room, of which those while a server was stopped in a request are ``stopped_s``.
+    ``left_out``: prompts that count for none, since other programs wanted a server's cores all the
+    same: what they did to one would be a candidate's.
     """
 
     dealt: tuple[DealtServer, ...]
     together: bool
     seconds: float
     left_out: tuple[str, ...] = ()
+    stopped_s: float = 0.0
 
     @property
     def runs(self) -> list[PromptRun]:
@@ -93,10 +99,17 @@ class DealOutcome:
     @property
     def warnings(self) -> tuple[str, ...]:
         disturbed = sum(run.disturbed for run in self.runs)
-        if not disturbed:
-            return ()
-        more = f": {plural(len(self.left_out), 'prompt')} of it left out" if self.left_out else ""
-        return (f"other programs were at work during {disturbed} of its requests{more}",)
+        found = []
+        if self.stopped_s:
+            found.append(
+                f"its servers were stopped for {duration(self.stopped_s)} in all, while other "
+                "programs wanted their cores"
+            )
+        if disturbed:
+            out = plural(len(self.left_out), "prompt")
+            more = f": {out} of it left out" if self.left_out else ""
+            found.append(f"other programs were at work during {disturbed} of its requests{more}")
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,8 @@ class DealStep(Step[DealOutcome]):
         dealt = tuple(seat.dealt(self.servers[0].prompts) for seat in seats)
         if dealt[0].outcome is None:
             raise StepError(f"{self.label}: {self.servers[0].name}: {dealt[0].failure}")
-        return DealOutcome(dealt, together, time.monotonic() - started, block.left_out())
+        seconds = time.monotonic() - started
+        return DealOutcome(dealt, together, seconds, block.left_out(), block.stopped_s)
 
 
 @dataclass(frozen=True)
@@ -247,6 +261,10 @@ class _Seat:
         """Whether other programs took such cores: one that is at work at all takes a whole one."""
         return run.disturbed and max(1.0, run.others_cores or 0.0) > self.room
 
+    def is_crowded_now(self, cores: float | None) -> bool:
+        """The same by the ``cores`` that they kept busy since the last look."""
+        return cores is not None and cores > NOTICED and max(1.0, cores - NOTICED) > self.room
+
     def open(self, bench: Workbench) -> None:
         """Load, and answer a first request; ``failure`` says why that was not possible."""
         started = time.monotonic()
@@ -260,10 +278,10 @@ class _Seat:
             remembers = self.step.ngram is not None or self.step.head is not None
             if remembers and self.warmed.tokens is not None:
                 self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
-        except StepError as error:
+        except (StepError, PrerequisiteError) as error:  # of the engine's build, too
             self.failed(error)
 
-    def failed(self, error: StepError) -> None:
+    def failed(self, error: CookError) -> None:
         """The candidate is out; the first reason counts."""
         self.failure = self.failure or error.message.splitlines()[0]
 
@@ -292,15 +310,14 @@ class _Seat:
 
 @dataclass
 class _Block:
-    """Deals the prompts of ``step``. ``asked`` counts requests, ``vain`` those that were crowded
-    when they were tried again, less those that were not; ``patience_s``: how long the next one
-    waits for room. ``crowded``: prompts of which every try of a server was."""
+    """Deals the prompts of ``step``. ``asked`` counts requests; ``patience_s``: how long is waited
+    for room. ``crowded``: prompts of which a request was; ``stopped_s``: in all."""
 
     step: DealStep
     bench: Workbench
     asked: int = 0
-    vain: int = 0
     done: int = 0
+    stopped_s: float = 0.0
     patience_s: float = field(default_factory=lambda: MOST_REST_S)
     crowded: set[str] = field(default_factory=set)
 
@@ -308,12 +325,6 @@ class _Block:
         """What was crowded, unless that is more than half of the block."""
         few = 2 * len(self.crowded) <= len(self.step.servers[0].prompts)
         return tuple(sorted(self.crowded)) if few else ()
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether no try finds room."""
-        size = len(self.step.servers) * len(self.step.servers[0].prompts)
-        return self.vain >= VAIN_SHARE * size
 
     def deal(self, seats: Sequence[_Seat], *, whole: bool) -> bool:
         """To ``seats``, alive at once. False where they do not fit together, which ``whole`` (there
@@ -339,20 +350,12 @@ class _Block:
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
         remembers = any(seat.step.remembers for seat in seats)
-        # A server that remembers a prompt would be faster the second time.
-        tries = 1 if any(seat.step.ngram is not None for seat in seats) else MOST_TRIES
         for place in rng.permutation(len(seats)):
             seat = seats[place]
             if seat.failure is not None or seat.server is None:
                 continue
             try:
                 run = self._ask(seats, seat, prompt, parting=remembers and not first)
-                for _ in range(1, tries):
-                    if not seat.is_crowded(run) or self.hopeless:
-                        break
-                    again = self._ask(seats, seat, prompt, parting=remembers)
-                    self.vain = max(0, self.vain + (1 if seat.is_crowded(again) else -1))
-                    run = min(run, again, key=lambda run: run.others_cores or 0.0)
                 seat.runs[prompt.id] = run
                 if seat.is_crowded(run):
                     self.crowded.add(prompt.id)
@@ -370,30 +373,108 @@ class _Block:
         text = seat.step.rendered(server, prompt)
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
-        rested = _wait_for_room(self.patience_s, seat.room)
-        self.patience_s = MOST_REST_S if rested else self.patience_s / 2
+        self._wait(seat, Event())
 
         def cpu_s() -> float | None:
             each = [one.cpu_s for one in alive]
             return None if None in each else sum(used_s for used_s in each if used_s is not None)
 
-        watch = Watch(cpu_s)
-        run = seat.step.ask(server, prompt, text, streamed)
+        watch, started = Watch(cpu_s), time.monotonic()
+        with self._stopped_for_others(seat, server) as stops:
+            run = seat.step.ask(server, prompt, text, streamed)
         cores = watch.others_cores()
+        stopped_s = sum(stop.end - stop.start for stop in stops)
         if cores is not None:
-            cores = max(0.0, cores - TICK_S / max(run.wall_ms / 1000, TICK_S))
+            elapsed_s = time.monotonic() - started
+            busy_s = cores * elapsed_s - sum(stop.others_s for stop in stops) - TICK_S
+            cores = max(0.0, busy_s / max(elapsed_s - stopped_s, TICK_S))
+        self.stopped_s += stopped_s
         self.asked += 1
         seat.asked.append((self.asked, prompt.id))
+        run = without_stops(run, started, stops)
         return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
 
+    def _wait(self, seat: _Seat, ended: Event) -> None:
+        rested = _wait_for_room(self.patience_s, seat.room, ended)
+        self.patience_s = MOST_REST_S if rested else self.patience_s / 2
 
-def _wait_for_room(most_s: float, room: float) -> bool:
-    """Until all but this process use at most ``room`` cores, for ``most_s`` at most; whether it
-    came. Where the kernel does not say what they use, at once."""
+    @contextmanager
+    def _stopped_for_others(self, seat: _Seat, server: Server) -> Iterator[list[Stop]]:
+        """Meanwhile ``server`` is stopped whenever other programs take its cores, until they rest:
+        those stops, of which none is made on a machine that never rests."""
+        stops: list[Stop] = []
+        ended, pid = Event(), server.pid
+        if pid is None:
+            yield stops
+            return
+
+        def look() -> None:
+            watch = Watch(lambda: process_cpu_s(pid))
+            while not ended.wait(LOOK_S):
+                if seat.is_crowded_now(watch.others_cores()) and self.patience_s >= REST_S:
+                    watch, start = Watch(lambda: process_cpu_s(pid)), time.monotonic()
+                    os.kill(pid, signal.SIGSTOP)
+                    try:
+                        self._wait(seat, ended)
+                    finally:
+                        os.kill(pid, signal.SIGCONT)
+                    end = time.monotonic()
+                    stops.append(Stop(start, end, (watch.others_cores() or 0.0) * (end - start)))
+                watch = Watch(lambda: process_cpu_s(pid))
+
+        def looking() -> None:
+            with suppress(ProcessLookupError):  # it died, which the request says
+                look()
+
+        thread = Thread(target=looking, name="looking", daemon=True)
+        thread.start()
+        try:
+            yield stops
+        finally:
+            ended.set()
+            thread.join()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A server did not run from ``start`` to ``end`` (monotonic seconds), while others took
+    ``others_s`` of the processors."""
+
+    start: float
+    end: float
+    others_s: float
+
+
+def without_stops(run: PromptRun, started: float, stops: Sequence[Stop]) -> PromptRun:
+    """``run``, which was asked at ``started``, without the time in which its server was stopped."""
+    if not stops:
+        return run
+
+    def stopped_ms(start_ms: float, end_ms: float) -> float:
+        both = (
+            min(1000 * (stop.end - started), end_ms) - max(1000 * (stop.start - started), start_ms)
+            for stop in stops
+        )
+        return sum(max(0.0, ms) for ms in both)
+
+    first_ms, last_ms = run.prompt_ms, run.prompt_ms + run.predicted_ms
+    return replace(
+        run,
+        prompt_ms=first_ms - stopped_ms(0.0, first_ms),
+        predicted_ms=run.predicted_ms - stopped_ms(first_ms, last_ms),
+        wall_ms=run.wall_ms - stopped_ms(0.0, run.wall_ms),
+        late_reading_ms=None,  # it was told by when the parts of the answer came
+    )
+
+
+def _wait_for_room(most_s: float, room: float, ended: Event) -> bool:
+    """Until all but this process use at most ``room`` cores, for ``most_s`` at most, or until
+    ``ended``; whether it came. Where the kernel does not say what they use, at once."""
     until = time.monotonic() + most_s
     while True:
         watch = Watch(lambda: 0.0)
-        time.sleep(REST_S)
+        if ended.wait(REST_S):
+            return False
         cores = watch.others_cores()
         if cores is None or cores <= room:
             return True

@@ -76,7 +76,7 @@ class RowsStep(Step[RowsOutcome]):
         return f"hidden states of the target ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {**self.args.numerics(), "ubatch": self.args.ubatch}
+        return {**self.args.numerics(), **self.args.batching()}
 
     def cost(self) -> Cost | None:
         held = trunk_bytes(self.target)
@@ -237,7 +237,7 @@ class HeadReplayStep(Step[HeadReplayOutcome]):
         return f"replay head {self.name} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        numbers = {"ubatch": self.args.ubatch, "depth": self.depth, "floor": self.floor}
+        numbers = {**self.args.batching(), "depth": self.depth, "floor": self.floor}
         streamed = {"rows": dict(self.rows.params())} if self.streams else {}
         return {**self.args.numerics(), **numbers, "wave": WAVE, **streamed}
 

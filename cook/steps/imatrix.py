@@ -33,6 +33,7 @@ from cook.formats.imatrix_file import (
 )
 from cook.formats.quant_types import Flavour
 from cook.graph.step import Cost, Input, JsonValue, Source, Step, Workbench
+from cook.recipe.rules import quantizable
 from cook.steps.trace import Trace, read_trace
 from cook.steps.work import BYTES_A_TOKEN, CHUNK_TOKENS, Phase, head_bytes, text_cost
 from cook.trace.compatible import require_draft
@@ -144,17 +145,18 @@ class ImatrixStep(Step[ImatrixOutcome]):
         result = tool_runs.imatrix(
             self.engine, job, output, bench.supervisor, process_output=self.process_output
         )
-        tensors = read_gguf(self.model.path).tensors
-        matrix = with_experts(read_imatrix(output), tensors)
-        flavour = self.engine.flavour
-        # What the engine left out of the file is in no entry, only among the model's tensors.
+        file = read_gguf(self.model.path)
+        matrix = with_experts(read_imatrix(output), file.tensors)
+        flavour, head = self.engine.flavour, head_of(file)
+        # What the engine left out of the file is in no entry, only among the model's tensors; it
+        # does not run a head, which has an imatrix of its own.
+        apart = {t.name for t in head.tensors_of(file)} if head is not None else set()
         absent = [
             t
-            for t in tensors
+            for t in file.tensors
             if t.name.startswith("blk.")
-            and len(t.shape) > 1
-            and "_norm" not in t.name
-            and "ffn_gate_inp" not in t.name
+            and t.name not in apart
+            and quantizable(t.name, t.shape, t.type_name, flavour)
             and entry_for(matrix, t.name, flavour) is None
         ]
         total, covered = _experts(matrix, absent, flavour)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -99,18 +99,20 @@ PARTING_TOKENS = 2
 """Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
 
 
-def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
-    """What ``answer`` says of ``prompt``."""
+def run_of(prompt: Prompt, answer: Completion, wall_ms: float, past_end: int = 0) -> PromptRun:
+    """What ``answer`` says of ``prompt``; ``past_end`` of its tokens are of no reply."""
+    accepted = answer.draft_n_accepted
     return PromptRun(
         id=prompt.id,
         category=prompt.category,
         prompt_n=answer.prompt_n,
         prompt_ms=answer.prompt_ms,
-        predicted_n=answer.predicted_n,
+        predicted_n=answer.predicted_n - past_end,
         predicted_ms=answer.predicted_ms,
         wall_ms=wall_ms,
         draft_n=answer.draft_n,
-        draft_n_accepted=answer.draft_n_accepted,
+        draft_n_accepted=accepted - past_end if accepted is not None else None,
+        past_end=past_end,
         tokens=answer.tokens,
         text=answer.text,
         stop=answer.stop,
@@ -166,9 +168,9 @@ class LiveStep(Step[LiveOutcome]):
 
     kind: ClassVar[str] = "live"
     phase: ClassVar[str] = Phase.LIVE
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     """2: greedy requests say top_k 1. 3: on ik unrelated text parts the requests. 4: and is
-    long enough to be drafted."""
+    long enough to be drafted. 5: buffers lie alike; ik's tokens past an end do not count."""
     timed: ClassVar[bool] = True
 
     @property
@@ -182,7 +184,7 @@ class LiveStep(Step[LiveOutcome]):
             "draft_args": asdict(self.draft_args) if self.draft is not None else None,
             "settings": asdict(self.settings) if self.settings else None,
             "context": self.context,
-            "prompts": [[p.id, p.whole] for p in self.prompts],
+            "prompts": [[p.id, p.whole, p.category] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
             # Every prompt is sampled with random numbers of its own, as traces are; greedy runs
@@ -330,12 +332,23 @@ class LiveStep(Step[LiveOutcome]):
             streamed=streamed,
         )
         wall_ms = (time.perf_counter() - started) * 1000
-        return run_of(prompt, answer, wall_ms)
+        if answer.draft_n is None and (self.draft is not None or self.ngram is not None):
+            answer = replace(answer, draft_n=0, draft_n_accepted=0)  # as forecasts say it
+        return run_of(prompt, answer, wall_ms, self._past_end(server, answer))
+
+    def _past_end(self, server: Server, answer: Completion) -> int:
+        """ik counts what it accepted past an end of generation, at most a draft's tokens."""
+        ik = self.engine.flavour is Flavour.IK_LLAMA_CPP
+        if not ik or answer.stop != "eos" or not answer.draft_n_accepted:
+            return 0
+        shown = len(server.tokenize(answer.text)) + 1
+        deepest = max((d.depth for d in answer.by_depth if d.accepted), default=0)
+        return max(0, min(answer.predicted_n - shown, deepest))
 
     def require_drafting(self, answers: Sequence[PromptRun | Completion]) -> None:
         """StepError where a server that is to draft drafted nothing in any of ``answers``."""
         long_enough = [answer for answer in answers if answer.predicted_n > 2]
-        silent = long_enough and all(answer.draft_n is None for answer in long_enough)
+        silent = long_enough and not any(answer.draft_n for answer in long_enough)
         if silent and self.settings and self.settings.n_max and not self.settings.p_min:
             raise StepError(
                 f"{self.label}: the server ran, but drafted nothing: speculation is off",

@@ -97,7 +97,7 @@ class ReplayStep(Step[ReplayOutcome]):
     def params(self) -> Mapping[str, JsonValue]:
         return {
             **self.args.numerics(),
-            "ubatch": self.args.ubatch,
+            **self.args.batching(),
             "rollout_steps": self.rollout_steps,
             "width": self.width,
             "prompts": list(self.prompts) if self.prompts is not None else None,

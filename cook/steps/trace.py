@@ -11,7 +11,7 @@ from typing import ClassVar
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import TraceFile
+from cook.formats.trace_file import HeadlessTrace, TraceFile
 from cook.graph.step import Cost, JsonValue, Source, Step, Workbench, source
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
@@ -38,6 +38,14 @@ class TraceOutcome:
     replies: int
     tokens: int
     holes: int
+
+
+def _is_damaged(path: Path) -> bool:
+    try:
+        TraceFile(path)
+    except InputError as error:
+        return not isinstance(error, HeadlessTrace)
+    return False
 
 
 @dataclass(frozen=True)
@@ -106,8 +114,12 @@ class TraceStep(Step[TraceOutcome]):
     def run(self, bench: Workbench) -> TraceOutcome:
         from cook.trace.worker_target import WorkerTarget
 
-        # Kept outside the store until whole, so that a crash costs one reply, not the trace.
-        partial = cook_home() / "partial" / f"trace-{self.key}"
+        # Kept outside the store until whole, so that a crash costs one reply, not the trace. CPU
+        # and GPU have one key, but what was begun on the one does not go on on the other.
+        place = "gpu" if self.args.n_gpu_layers else "cpu"
+        partial = cook_home() / "partial" / f"trace-{self.key}-{place}"
+        if partial.exists() and _is_damaged(partial):
+            partial.unlink()  # it would be in the way of every build
         count = len(self.prompts)
         placed = (self.engine, self.target, self.args, self.context, self.chat)
         with WorkerTarget(*placed, bench.supervisor, bench.workers) as target:

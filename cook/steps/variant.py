@@ -88,7 +88,8 @@ class VariantCurveStep(Step[CurveOutcome]):
         return {**_mix(self.curve.model).inputs(), "trace": self.curve.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {"mix": dict(_mix(self.curve.model).params()), "curve": dict(self.curve.params())}
+        curve = {**self.curve.params(), "version": self.curve.version}
+        return {"mix": dict(_mix(self.curve.model).params()), "curve": curve}
 
     def run(self, bench: Workbench) -> CurveOutcome:
         with _made(self.curve.model, bench) as path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.gguf import is_gguf, read_gguf
 from cook.formats.heads import require_model
 from cook.formats.sampling import Sampling
+from cook.formats.strict_json import MAX_PARTS
+from cook.graph.locks import machine_lock
 from cook.graph.step import source
 from cook.output import Output
 from cook.paths import cook_home
@@ -79,6 +81,12 @@ def record_trace(asked: TraceRequest, output: Output) -> TraceTotals:
         asked.top,
         batch_width=asked.batch_width,
     )
+    most = MAX_PARTS // (2 * plan.top + 3)  # lists and objects in which a server says one token
+    if remote and plan.max_tokens > most:
+        raise InputError(
+            f"--max-tokens {plan.max_tokens:,}: of a server's answer, which has {plan.top} tokens "
+            f"with probabilities for each, {most:,} can be read"
+        )
     key = read_key(asked.key_file) if remote else None
     if key is not None and asked.target.startswith("http://") and not is_loopback(asked.target):
         output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
@@ -91,7 +99,12 @@ def record_trace(asked: TraceRequest, output: Output) -> TraceTotals:
             raise
         output.warn(f"recording without a tokenizer at hand: {error.message}", hint=error.hint)
     supervisor = Supervisor(cook_home() / "logs" / "trace")
+
+    def waiting() -> None:
+        output.say("waiting, another cook is timing on this machine")
+
     with (
+        nullcontext() if remote else machine_lock(alone=False, waiting=waiting),
         output.progress(len(plan.prompts), f"trace of {name}") as progress,
         open_target(asked, engine, supervisor, key) as target,
     ):

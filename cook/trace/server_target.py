@@ -316,11 +316,11 @@ class ServerTarget:
         self._require_known(ids)
         if not ids:
             return Dropped(prompt.id, "no tokens")
-        if len(ids) + plan.max_tokens > self.facts.context:
+        if len(ids) + plan.max_tokens > (context := min(plan.context, self.facts.context)):
             return Dropped(
                 prompt.id,
-                f"its {len(ids)} tokens and {plan.max_tokens} more do not fit the server's "
-                f"context of {self.facts.context}",
+                f"its {len(ids)} tokens and {plan.max_tokens} more do not fit the context of "
+                f"{context}",
             )
         answer = self._ask(ids, plan, plan.max_tokens)
         if answer.tokens is None:
@@ -398,7 +398,8 @@ class ServerTarget:
         target writes when it is asked to go on."""
         text, more = [*ids, *tokens], list[int]()
         for _ in range(_CONTINUATIONS):
-            want = min(plan.extra - len(more), self.facts.context - len(text) - len(more) - 1)
+            room = min(plan.context, self.facts.context) - len(text) - len(more) - 1
+            want = min(plan.extra - len(more), room)
             got = self._ask([*text, *more], replace(plan, top=0), want).tokens if want > 0 else None
             if not got:
                 break

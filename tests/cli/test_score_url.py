@@ -51,6 +51,12 @@ def test_json_and_no_key_anywhere(asking: Any, url: str) -> None:
     ]
 
 
+def test_threads_of_the_configuration_are_no_setting_of_the_server(asking: Any, url: str) -> None:
+    configured = replace(asking, environment={**asking.environment, "COOK_THREADS": "4"})
+    done = configured("score", "--url", url, "--prompts", "p.jsonl", "--json")
+    assert done.status == 0, done.stderr
+
+
 def test_the_key_from_a_file_or_none(cook: Any, asking: Any, url: str) -> None:
     (cook.directory / "key").write_text(KEY + "\n")
     arguments = ("score", "--url", url, "--prompts", "p.jsonl", "-q")

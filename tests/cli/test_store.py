@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,15 @@ def test_gc_of_records_leaves_what_a_name_means(cook: Any, root: Path) -> None:
     assert "2 records" in cook("store", "gc", "--kind", "record").stdout
     (left,) = kept_records("demo")
     assert left.newest
+
+
+def test_gc_of_records_goes_by_the_hour_and_refuses_impossible_ages(cook: Any, root: Path) -> None:
+    for hours in (40, 30, 3):
+        ago = time.gmtime(time.time() - 3600 * hours)
+        keep_record(replace(bare.RECORD, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", ago)))
+    done = cook("store", "gc", "--kind", "record", "--older", "1.5", "--json")
+    assert json.loads(done.stdout)["removed"] == 1
+    assert len(kept_records()) == 2
+    for days in ("nan", "-1", "1e300"):
+        done = cook("store", "gc", "--kind", "record", "--older", days)
+        assert (done.status, "days are 0 to 36,500" in done.stderr) == (2, True)

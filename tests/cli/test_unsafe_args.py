@@ -137,6 +137,14 @@ def test_every_command_that_takes_a_recipe(
     assert (site.asked, mine.read_bytes()) == ([], before)
 
 
+def test_what_runs_nothing_shows_a_recipe_whatever_its_flags(
+    site: Fake, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recipe(mine.parent, "target", FLAG, site.url)
+    assert main(["recipes", "show", str(path), "--resolved"]) == 0
+    assert "--model-url" in capsys.readouterr().out
+
+
 def test_a_recipe_next_to_its_own_programs(
     mine: Path, standin_engine: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

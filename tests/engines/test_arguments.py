@@ -162,6 +162,7 @@ MTP = {"head": HeadKind.MTP}
         ("llama.cpp", {"ubatch": 32}, {}, {}, "draft args: ubatch"),
         ("llama.cpp", {"flash_attention": False}, {}, {}, "draft args: flash_attention"),
         ("llama.cpp", {"extra": ("--no-mmap",)}, {}, {}, "draft args: extra"),
+        ("llama.cpp", {"extra": ("--zzz", "-1")}, {}, {}, "--zzz would be the target's"),
         ("llama.cpp", {"rpc": ("localhost:50052",)}, {}, {}, "draft args: rpc"),
         # -cd would be read, and the target's context be taken all the same.
         ("llama.cpp", {}, {}, {"draft_context": 256}, "draft args: context cannot be set"),
@@ -178,6 +179,13 @@ def test_what_an_engine_cannot_say_is_refused(
     kind = PrerequisiteError if "KV cache" in message or "RPC" in message else InputError
     with pytest.raises(kind, match=message):
         command(flavour, ModelArgs(**own), ModelArgs(**target), **job)
+
+
+def test_a_draft_s_own_flags_are_known_by_any_spelling_and_their_values_are_none(
+    words: Words,
+) -> None:
+    own = ("-Cd", "ff", "--spec-draft-prio", "-1")
+    assert tuple(words("llama.cpp", ModelArgs(extra=own))[-4:]) == own
 
 
 def test_a_context_of_the_draft_s_own_is_ik_s(words: Words) -> None:
@@ -237,6 +245,8 @@ def test_ik_overrides_of_the_target(words: Words) -> None:
     with pytest.raises(InputError, match="draft takes over 'attn=CPU'") as caught:
         words("ik_llama.cpp", NONE, target, more=GPU)
     assert "cpu_moe" in str(caught.value.hint)
+    # A head is where its target is, and has the same.
+    assert words("ik_llama.cpp", NONE, target, more=GPU, head=HeadKind.MTP)
 
 
 def test_what_older_builds_cannot_say(command: Words) -> None:

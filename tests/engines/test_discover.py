@@ -133,6 +133,11 @@ def test_names(standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("COOK_ENGINE_IK", directory)
     assert discover("ik").name == "ik"
     assert discover("ik_llama.cpp").name == "ik"
+    (tmp_path / "ik_llama.cpp").mkdir()  # a checkout next to the recipe, whose programs none chose
+    monkeypatch.chdir(tmp_path)
+    assert named("ik_llama.cpp").name == "ik"
+    with pytest.raises(PrerequisiteError, match="holds no"):
+        discover("./ik_llama.cpp")
     with pytest.raises(InputError):
         discover(f"../x={directory}")
     assert "ik" in [engine.name for engine in discover_all()]

@@ -145,6 +145,22 @@ def test_other_conditions_are_refused_with_the_field(path: Path) -> None:
     TraceWriter(path, HEADER.model_copy(update={"target_name": "renamed.gguf"})).close()
 
 
+def test_prompts_that_were_sorted_anew_have_their_new_category(path: Path) -> None:
+    write(path)
+    before = [head.category for head in TraceFile(path).heads]
+    first = TraceFile(path).heads[0].id
+    found = TraceFile(path, {first: "another", "absent": "x"})
+    assert [head.category for head in found.heads] == ["another", *before[1:]]
+    assert next(iter(found)).head.category == "another"
+
+
+def test_a_server_s_model_is_known_by_its_name_alone(path: Path) -> None:
+    TraceWriter(path, server_header()).close()
+    other = server_header().model_copy(update={"target_name": "another-Q4_0.gguf"})
+    with pytest.raises(InputError, match=r"target_name: .* there, another-Q4_0\.gguf now"):
+        TraceWriter(path, other)
+
+
 def test_an_http_recording_may_be_without_the_vocabulary(path: Path) -> None:
     TraceWriter(path, server_header()).close()
     assert TraceFile(path).vocabulary is None

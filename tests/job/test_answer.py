@@ -6,6 +6,7 @@ import io
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from cook.job.answer import find, keep, print_build
 from cook.job.run import Built
 from cook.output import Mode, Output
+from cook.provenance import machine
 from cook.report.document import Table
 from cook.report.show import NOTHING_RAN, Shown
 
@@ -45,13 +47,13 @@ def keep_answer(file: Path, began: float) -> None:
 def test_the_second_answer_is_the_first_one_s_until_asked_afresh(made_up: Built) -> None:
     builds: list[Built] = []
 
-    def ask(mode: Mode = Mode.HUMAN, *, fresh: bool = False) -> str:
+    def ask(mode: Mode = Mode.HUMAN, again: str | None = None) -> str:
         def build() -> Built:
             builds.append(made_up)
             return made_up
 
         out, err = io.StringIO(), io.StringIO()
-        print_build({"recipe": "made-up.yaml"}, build, Output(mode, out, err), fresh=fresh)
+        print_build({"recipe": "made-up.yaml"}, build, Output(mode, out, err), again=again)
         return out.getvalue() + err.getvalue()
 
     assert "large" in ask()
@@ -60,8 +62,9 @@ def test_the_second_answer_is_the_first_one_s_until_asked_afresh(made_up: Built)
     assert document["ran"] == []
     assert Path(document["record"]).exists()
     assert len(builds) == 1
-    ask(fresh=True)
-    assert len(builds) == 2
+    ask(again="--remeasure")
+    ask(again="--fresh")
+    assert len(builds) == 3
 
 
 def test_the_same_question_gets_the_same_answer_and_another_none(watched: Path) -> None:
@@ -107,6 +110,13 @@ def test_an_environment_that_changes_engines_voids_it(
     watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOK_ENGINE_IK", "/somewhere")
+    assert find(QUESTION) is None
+
+
+def test_another_machine_voids_it(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer cores of the same, say: its timings are none of what was answered."""
+    smaller = replace(machine(), cores=machine().cores + 1)
+    monkeypatch.setattr("cook.job.answer.machine", lambda: smaller)
     assert find(QUESTION) is None
 
 

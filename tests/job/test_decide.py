@@ -246,6 +246,23 @@ def test_acceptance_is_a_count_and_no_pass_is_repeated_for_it(built: Building) -
     assert record.pick.start_sd is None
 
 
+def test_the_best_by_a_count_is_picked_where_the_budget_let_it_not_run(built: Building) -> None:
+    asked = {**RIVALS, "live_budget": {"minutes": 0.01}}
+    record = built(NO_GAIN, score=asked, pick={"maximize": "acceptance"}).record
+    assert record.candidate(record.pick.leader or "").live is None
+    assert record.pick.candidate == record.pick.leader == RIVAL
+    assert record.pick.decided
+
+
+def test_undecided_against_no_draft_says_what_would_decide(built: Building) -> None:
+    world = World(accuracy={"small": 0.8, "large": 0.8}, draft_ms={"small": 9.5, "large": 19.0})
+    asked = {**ONE_LENGTH, "live_budget": {"minutes": 0.01}}
+    pick = built(world, score=asked).record.pick
+    assert {pick.leader, pick.rival} == {"small n_max=4", "no draft"}
+    assert not pick.decided
+    assert (pick.seconds_to_decide or 0) > 1
+
+
 def test_where_no_draft_is_best_it_is_picked(built: Building) -> None:
     record = built(NO_GAIN).record
     assert record.pick.candidate == "no draft"
@@ -260,7 +277,10 @@ def test_repeats_deal_all_prompts_again_to_fresh_servers(built: Building) -> Non
     assert (bare.live.requests, bare.starts) == (32, 10)
     record = built(score={"repeats": 2, "live_budget": {"minutes": 0.01}}).record
     assert record.pick.looks == 1, "the budget has no room for more"
-    assert record.left_out[-1].candidate == "live requests of 12 of 16 prompts"
+    assert record.left_out[-1].candidate == "live requests of 12 of 16 prompts, pass 1 of 2"
+    passes = {"repeats": 3, "live_budget": {"minutes": 0.5}}
+    said = [out.candidate for out in built(score=passes).record.left_out]
+    assert any(name.endswith("of 3") and "pass 1" not in name for name in said), said
 
 
 def test_live_speedups_over_those_forecast_are_the_factors(record: Record) -> None:

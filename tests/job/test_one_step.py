@@ -17,7 +17,8 @@ import pytest
 
 from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import closure
-from cook.graph.store import Store
+from cook.graph.step import Source
+from cook.graph.store import Artifact, Store
 from cook.job.one_step import (
     SHOWN,
     RecipeArgs,
@@ -25,6 +26,7 @@ from cook.job.one_step import (
     UsedArtifacts,
     run_step,
     step_commands,
+    used_artifacts,
 )
 from cook.job.plan import Planned, Reason, State
 from cook.job.prepare import Prepared
@@ -196,6 +198,27 @@ def test_what_is_wrong_with_a_key_is_named(
     with pytest.raises(InputError, match=r"imatrix \(bundled\) was made under it, which is") as was:
         run_step(imatrix.key, asked, output)
     assert "params changed" in was.value.message
+
+
+def test_live_runs_and_checks_of_what_a_recipe_uses_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SimpleNamespace(kind="quantize", inputs=lambda: {"source": Source(tmp_path, "s", 1)})
+    prepared = SimpleNamespace(steps=lambda: {"q": first}, layouts=())
+    after = [SimpleNamespace(kind=kind) for kind in ("deal", "compare")]
+    monkeypatch.setattr("cook.job.one_step.later_steps", lambda _: ([], after))
+    made = stored(Store(tmp_path), {}, key="x")
+
+    def of(kind: str, key: str, *inputs: str) -> Artifact:
+        parts = {"inputs": dict(enumerate(inputs))}
+        return replace(made, kind=kind, key=key, key_parts=parts)
+
+    stays = [of("compare", "c", "d"), of("deal", "d", "s", "q")]
+    goes = [of("deal", "other", "s", "p"), of("quantize", "p", "s"), of("compare", "e", "other")]
+    recipe: Any = SimpleNamespace(prepared=lambda _: prepared)
+    used = used_artifacts([recipe], [*goes, *stays], Output(Mode.QUIET))
+    assert all(map(used.covers, stays))
+    assert not any(map(used.covers, goes))
 
 
 def test_steps_are_known_by_key_and_tensors_by_their_source(tmp_path: Path) -> None:

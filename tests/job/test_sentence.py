@@ -149,7 +149,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "disturbed": (
         say(disturbed=0.25),
         f"{gain('large', 1.3)}. {SURE} Other programs were at work during 25% of the live "
-        "requests: on an idle machine `--remeasure` is surer.",
+        "requests: on an idle machine `cook build --remeasure` or `cook score --fresh` is surer.",
     ),
     "a little disturbed": (say(disturbed=0.1), f"{gain('large', 1.3)}. {SURE}"),
 }

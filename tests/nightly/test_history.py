@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.engines.base import ModelArgs
 from cook.errors import InputError
 from cook.nightly import history
 from cook.nightly.history import (
@@ -24,7 +25,7 @@ from cook.nightly.history import (
     night_of,
     read_history,
 )
-from cook.record.record import Candidate, Record, ReplayedPrompts
+from cook.record.record import Candidate, Record, ReplayedPrompts, Serving
 from tests.cli.test_sweep import record
 from tests.nightly.nights import Series, World
 
@@ -244,3 +245,8 @@ def test_what_changed_is_named() -> None:
     assert conditions_changed(now, then) is None
     other = replace(then, max_tokens=7)
     assert conditions_changed(other, then) == "max_tokens is another: 101 then, 7 now"
+    served = [
+        replace(c, serving=Serving(512, ModelArgs(threads=8), ModelArgs())) for c in then.candidates
+    ]
+    threaded = replace(then, candidates=tuple(served))
+    assert conditions_changed(threaded, then) == "threads is another: None then, 8 now"

@@ -99,6 +99,8 @@ def test_nights_are_compared_and_remembered(
     assert line.startswith("tiny-bundled: ok; pick ")
     loaded = load_pipeline(pipeline)
     assert [d.reason for d in due(loaded)] == [None]
+    (cell,) = due(loaded, threads=2)
+    assert "steps would run" in (cell.reason or ""), "times are of other threads"
 
     # A fresh cell is not run, and its line says so.
     run_night(NightRequest(pipeline), QUIET)
@@ -106,7 +108,7 @@ def test_nights_are_compared_and_remembered(
     assert len(history_of(pipeline)) == 1
 
     # The next night is due, measures again, and counts are what they were: one build, greedy.
-    (cell,) = due(loaded, datetime.now(UTC) + timedelta(hours=21))
+    (cell,) = due(loaded, now=datetime.now(UTC) + timedelta(hours=21))
     assert cell.reason == "its last night is 21 hours old"
     swept(pipeline, all_cells=True)
     (second,) = outcomes_of(pipeline)
@@ -144,6 +146,8 @@ def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any)
     assert outcome.status is CellStatus.REGRESSION
     assert [f.gate for f in outcome.findings if f.verdict is Verdict.REGRESSION] == ["size"]
     assert history_of(pipeline)[-1].good is False
+    (cell,) = due(load_pipeline(pipeline))
+    assert cell.reason == "its last night was worse, and is not accepted"
     run_night(NightRequest(pipeline, accept="tiny-bundled"), QUIET)
     swept(pipeline, cell="tiny-bundled")
     assert history_of(pipeline)[-1].good is True

@@ -181,6 +181,16 @@ def after(recipe: Recipe) -> list[str]:
         (scoring("rivals: []"), rivals, []),
         (scoring("slots: 4"), lambda recipe: recipe.score.slots, (4,)),
         (scoring("slots: [1, 2, 4]"), lambda recipe: recipe.score.slots, (1, 2, 4)),
+        (
+            DESIGN_EXAMPLE.replace("chunks: 100}", "chunks: null}"),
+            lambda recipe: recipe.evaluate.chunks,
+            None,
+        ),
+        (
+            drafting("args: {cache_type_k: q8_0}"),
+            lambda recipe: recipe.score.draft.args.cache_type_k,
+            "q8_0",
+        ),
         (drafting("context: 512"), lambda recipe: recipe.score.draft.context, (512,)),
         (drafting("context: [512, 768]"), lambda recipe: recipe.score.draft.context, (512, 768)),
         (drafting("after: [ngram-mod, {type: suffix, depth: 8}]"), after, ["ngram-mod", "suffix"]),

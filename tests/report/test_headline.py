@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cook.record.record import Record
-from cook.report.headline import headline, lengths_that_would_do
+from cook.report.headline import headline, lengths_that_would_do, printed_answers
 from tests.report.records import undecided
 
 
@@ -58,6 +58,40 @@ def test_no_draft_can_win(record: Record) -> None:
     answers = {fact.label: fact.value for fact in found.answers}
     assert "output" not in answers
     assert "Q8_0" in answers["other drafts"], "what was tried"
+
+
+def test_the_fastest_draft_is_one_that_ran_or_is_said_to_be_predicted(record: Record) -> None:
+    """N-grams are no draft, and a forecast is not put before what was measured."""
+
+    def fastest(found: Record) -> Any:
+        facts = headline(picking(found, candidate="no draft")).facts
+        return next(fact for fact in facts if fact.label == "fastest draft")
+
+    ran = next(c for c in record.candidates if c.name == "Q8_0 n_max=4")
+    others = [c for c in record.candidates if c is not ran]
+    assert ran.predicted is not None
+    faster = replace(ran, name="Q8_0 n_max=9", live=None, prompts=None, predicted=ran.predicted)
+    assert "n_max=9" not in fastest(replace(record, candidates=(*others, ran, faster))).note
+    bare = [c for c in others if c.draft is None]
+    assert fastest(replace(record, candidates=(*bare, faster))).note.endswith(", predicted")
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (("cook", "build", "mine"), "run it: cook serve demo"),
+        (("cook", "build", "--engine", "ik"), "run it: cook serve demo"),
+        (
+            ("cook", "build", "--engine=ik=/my engines/ik", "--allow-unsafe-args"),
+            "run it: cook serve demo --allow-unsafe-args --engine 'ik=/my engines/ik'",
+        ),
+    ],
+)
+def test_how_to_run_it_says_again_what_no_record_holds(
+    record: Record, command: tuple[str, ...], line: str
+) -> None:
+    named = replace(record, recipe="demo", command=command)
+    assert [*printed_answers(named, 1)][-1] == line
 
 
 def test_nothing_qualifies(records: ModuleType, record: Record) -> None:

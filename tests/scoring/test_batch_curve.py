@@ -37,6 +37,13 @@ def test_a_curve_interpolates_and_refuses_what_was_not_measured() -> None:
             curve.at(width, depth)
 
 
+def test_more_than_was_timed_at_once_is_read_in_pieces() -> None:
+    curve = BatchCurve((0, 1000), (1, 4), ((1.0, 4.0), (2.0, 6.0)))
+    assert curve.read([3, 4, 9], 0) == pytest.approx([3.0, 4.0, 2 * 4.0 + 1.0])
+    typed = BatchCurve((0,), (1, 4), ((1.0, 4.0),), typed=True)
+    assert typed.read(9, 0) == pytest.approx(9.0)
+
+
 def test_a_typed_curve_goes_on_with_its_last_slope() -> None:
     typed = BatchCurve((0,), (1, 4), ((1.0, 4.0),), typed=True)
     assert typed.at([7, 1], [20_000, 0]) == pytest.approx([7.0, 1.0])

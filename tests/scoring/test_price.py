@@ -16,7 +16,7 @@ from cook.scoring.batch_curve import BatchCurve, Timings, with_prompt_time_separ
 from cook.scoring.compare import by_category
 from cook.scoring.iid import break_even
 from cook.scoring.price import price
-from cook.scoring.simulate import Positions, Profile, simulate
+from cook.scoring.simulate import Positions, Profile, Simulation, simulate
 from tests.scoring.priced import predict
 
 MAINLINE, IK = Profile.MAINLINE_2026_10, Profile.IK_2026_08
@@ -59,6 +59,25 @@ def test_ik_catches_up_after_a_full_acceptance() -> None:
     # One token is read again, before the second cycle.
     cost = astuple(price(run, 5, TIMINGS, IK))
     assert cost == pytest.approx((16 + 16, 6 * 1.01, 1.0, 8 * 0.1))
+
+
+def test_ik_catches_up_in_batches_as_wide_as_were_timed() -> None:
+    """N-grams drafted for long, so that the draft model reads on from far behind."""
+    length, spent = np.array([3]), np.array([3])
+    run = Simulation(np.array([41]), length, np.array([0]), spent, np.array([30]))
+    cost = price(run, 5, TIMINGS, IK)
+    assert cost.mirror_s == pytest.approx(2 * 7.0 + 2.5), "13, 13 and 4 tokens"
+
+
+@pytest.mark.parametrize("profile", [IK, MAINLINE])
+def test_what_ik_accepts_past_the_end_is_no_token_of_a_reply(profile: Profile) -> None:
+    """A reply of 4 tokens ends in the midst of a draft of 8, of which all agree; mainline's server
+    counts up to the end itself."""
+    eog = np.arange(20) == 3
+    found = Positions(10, 4, np.ones(20, bool), eog=eog)
+    timings = replace(TIMINGS, verify=flat(*(10.0 + more for more in range(20))))
+    (run,) = predict([found], DraftSettings(8), timings, profile).runs
+    assert (run.predicted_n, run.draft_n, run.draft_n_accepted, run.cycles) == (4, 8, 2, 1)
 
 
 def test_a_head_of_ik_reads_what_was_accepted() -> None:

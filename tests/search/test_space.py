@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -71,6 +73,35 @@ def test_bytes_are_at_least_those_of_the_file() -> None:
     fixed = sum(t.size_bytes or 0 for t in FILE.tensors if t.type_name == "f32")
     chosen = sum(tie.bytes_in("q8_0") for tie in space.ties)
     assert 0 <= space.bytes_of(space.largest) - fixed - chosen < 32 * len(FILE.tensors)
+
+
+def test_the_least_of_spans_has_one_type_each() -> None:
+    """Of a span only what all its ties take: `down` alone takes a smaller type here."""
+    whole = demo(types=("q8_0", "q2_K"))
+    down = [i for i, tie in enumerate(whole.ties) if tie.role == "ffn_down"]
+    types = tuple(("q2_K", "q8_0") if i in down else ("q8_0",) for i in range(len(whole.ties)))
+    space = replace(whole, types=types)
+    spans = space.spans()
+    assert space.least_bytes(spans) == space.bytes_of(space.largest)
+    parts = [part for span in spans for part in space.split(span)]
+    assert space.least_bytes(parts) == space.bytes_of(space.smallest)
+
+
+def test_types_of_equal_size_have_one_order() -> None:
+    orders = {demo(types=t).types for t in permutations(("iq4_nl", "q4_0", "q4_K", "q8_0"))}
+    assert len(orders) == 1
+
+
+def test_a_role_in_two_groups_is_named_with_its_group() -> None:
+    space = demo()
+    (tie,) = (t for t in space.ties if t.role == "attn_output" and t.layer == 0)
+    twice = replace(space, ties=(*space.ties, replace(tie, group="mtp")))
+    twice = replace(twice, types=(*space.types, space.types[space.ties.index(tie)]))
+    spans = {span.name: span for span in twice.spans()}
+    assert [p.name for p in twice.split(spans["attention"])] == [
+        "attn_qkv",
+        "attention attn_output",
+    ]
 
 
 def test_a_floor_holds_for_small_groups_alone() -> None:

@@ -321,7 +321,10 @@ def test_what_hidden_states_add_is_a_share_that_is_timed_in_turns() -> None:
     assert found.sample_s == plain.sample_s
 
 
-def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
+def test_a_long_prompt_is_read_once_and_timed_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "cook.steps.curve._watch", lambda _: SimpleNamespace(others_cores=lambda: 0.1)
+    )
     worker, timing = times(2.0, 3_000)
     for stop in (1, 300, 1024, 3_000):
         timing.read(stop)
@@ -332,6 +335,12 @@ def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
     assert worker.read_tokens[-1] == (0, 300)
     assert timing.prompt(20) == pytest.approx(0.002, rel=0.2)
     assert worker.asked == [3] * 3
+    monkeypatch.setattr(
+        "cook.steps.curve._watch", lambda _: SimpleNamespace(others_cores=lambda: 0.7)
+    )
+    before = len(worker.read_tokens)
+    assert timing.prompt(300) == pytest.approx(0.6)
+    assert worker.read_tokens[before:] == [(0, 300)] * 3, "the least of three next to others"
     worker, timing = times(700.0, 600)
     timing.prompt(512)
     assert (worker.asked, worker.read_tokens) == ([], [(0, 512)])

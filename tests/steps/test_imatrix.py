@@ -111,6 +111,26 @@ def test_what_the_engine_left_out_is_named(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    "name", ["blk.0.ssm_conv1d.weight", "blk.0.ssm_a", "blk.1.nextn.eh_proj.weight"]
+)
+def test_what_is_never_quantized_or_is_a_head_s_lacks_no_data(
+    name: str, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama-imatrix sees neither, and no text would change that."""
+    found = read_gguf(DRAFT)
+    more = replace(found.tensors[1], name=name, shape=(64, 64))
+    whole = replace(found, tensors=(*found.tensors, more))
+
+    def all_but_that(_: object, job: TextJob, output: Path, *logs: Any, **how: Any) -> Any:
+        monkeypatch.setattr("cook.steps.imatrix.read_gguf", lambda _: whole)
+        return imatrix(_, replace(job, chunks=ENOUGH), output, *logs, **how)
+
+    monkeypatch.setattr(tool_runs, "imatrix", all_but_that)
+    made = step("fail").run(bench)
+    assert (made.skipped, made.warnings) == ((), ())
+
+
 def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) -> None:
     model = source([demo_dir() / "draft-f16.gguf"])
     trace = trace_step(bundled, max_tokens=60)

@@ -18,6 +18,7 @@ import pytest
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.server_api import Completion, DepthCount
 from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
@@ -123,6 +124,36 @@ def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
     )
     assert served.is_streamed(server, warmed, "a text") is streamed
     assert not replace(served, draft=None, settings=None).is_streamed(server, warmed, "a text")
+
+
+@pytest.mark.parametrize(
+    ("stop", "text_tokens", "counted", "past_end"),
+    [("eos", 17, 20, 2), ("limit", 17, 20, 0), ("eos", 19, 20, 0), ("eos", 3, 20, 4)],
+)
+def test_what_ik_counts_past_an_end_is_taken_off(
+    step: LiveStep, stop: str, text_tokens: int, counted: int, past_end: int
+) -> None:
+    """At most as many as its longest accepted draft: text says less of tokens that it hides."""
+    depths = tuple(DepthCount(d, 4, 6 - d) for d in range(1, 7))
+    answer = Completion(*("text", None, 10, 5.0, counted, 60.0, 24, 15, stop), by_depth=depths[:4])
+    server: Any = SimpleNamespace(
+        complete=lambda *_, **__: answer, tokenize=lambda _: (0,) * text_tokens
+    )
+    run = step.ask(server, step.prompts[0], "text")
+    assert run.past_end == past_end
+    assert (run.predicted_n, run.draft_n_accepted) == (counted - past_end, 15 - past_end)
+    assert run.counted == (24, 15)
+    assert run.cycles == 4
+
+
+def test_a_draft_that_had_nothing_to_offer_drafted_nought(step: LiveStep) -> None:
+    """Servers leave it out, and forecasts count it."""
+    answer = Completion("text", None, 10, 5.0, 20, 60.0, None, None, "limit")
+    server: Any = SimpleNamespace(complete=lambda *_, **__: answer)
+    run = step.ask(server, step.prompts[0], "text")
+    assert (run.draft_n, run.draft_n_accepted, run.cycles) == (0, 0, 19)
+    bare = replace(step, draft=None, settings=None)
+    assert bare.ask(server, step.prompts[0], "text").draft_n is None
 
 
 def test_what_changes_answers_alone_has_another_key(step: LiveStep) -> None:

@@ -93,3 +93,5 @@ def test_what_decides_a_variant_is_in_its_key(variants: Mixes) -> None:
     other = replace(small.own, args=ModelArgs(ubatch=64))
     assert replace(small, own=other).key != small.key
     assert replace(small, replay=replace(small.replay, name="called otherwise")).key == small.key
+    on_gpu = replace(small.replay, args=ModelArgs(n_gpu_layers=9))
+    assert replace(small, replay=on_gpu).key != small.key, "it reads in other batches"

@@ -71,6 +71,12 @@ def test_killed_and_run_again(bundled: Any, engine_home: Path, tmp_path: Path) -
         (("--target", "http://user:secret@host", "--batch-width", "2"), "address with a user"),
         (("--target", "http://127.0.0.1:9", "--batch-width", "2"), "one token at a time"),
         (("--target", "http://127.0.0.1:9"), "Connect"),
+        (
+            ("--target", "http://127.0.0.1:9", "--max-tokens", "20000", "--context", "32768"),
+            "--max-tokens 20,000: of a server's answer, which has 64 tokens with probabilities "
+            "for each, 15,267 can be read",
+        ),
+        (("--target", TARGET, "--top-p", "0", "--temperature", "1"), "--top-p"),
     ],
 )
 def test_bad_input_leaves_no_trace_and_no_traceback(

@@ -135,6 +135,13 @@ def test_requests_are_those_of_a_recording(fake: Any) -> None:
     assert (body["temperature"], body["top_k"], body["repeat_penalty"]) == (0.0, 1, 1.0)
 
 
+def test_a_prompt_fits_the_context_that_is_asked_for(fake: Any) -> None:
+    """The drafts are replayed in it, however large the server's is."""
+    found = target(fake(answers()).url).reply(PLAN.prompts[0], replace(PLAN, context=5))
+    assert isinstance(found, Dropped)
+    assert found.reason == "its 2 tokens and 4 more do not fit the context of 5"
+
+
 def test_something_else_is_not_taken_for_a_server(fake: Any) -> None:
     assert server_facts(Remote(fake({}).url)) is None
     assert server_facts(Remote(fake({"/props": []}).url)) is None

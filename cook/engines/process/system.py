@@ -52,6 +52,15 @@ def _status_bytes(pid: int, field: bytes) -> int:
     return 0
 
 
+def process_cpu_s(pid: int) -> float | None:
+    """Processor time that a process has taken so far; None where it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return sum(map(int, stat[stat.rfind(b")") + 2 :].split()[11:13])) / _TICKS
+
+
 def group_activity(pgid: int) -> Activity | None:
     """Work done by the living members of process group ``pgid`` and their waited-for children."""
     cpu_ticks = faults = members = 0

@@ -76,22 +76,22 @@ class KeptWorkers(Closing):
         key = engine.identity.digest, place or load.weights
         with self._lock:
             kept = self._waiting.pop(key, None)
-        if kept is None:
-            file_bytes = read_gguf(load.path).file_bytes
-            self.make_room({load.path: file_bytes})
-            worker = Worker.open(engine, self._supervisor)
-            try:
-                info = self._load(worker, load)
-            except StepError:
-                if not self._waiting:
-                    raise
-                # It may be that all together do not fit: what a device holds is not known before.
-                self.close()
-                worker = Worker.open(engine, self._supervisor)
-                info = self._load(worker, load)
+        if kept is not None and place is None:
+            file_bytes = kept.file_bytes
         else:
-            worker = kept.worker
-            file_bytes = kept.file_bytes if place is None else read_gguf(load.path).file_bytes
+            file_bytes = read_gguf(load.path).file_bytes
+        if kept is None:
+            self.make_room({load.path: file_bytes})
+        worker = kept.worker if kept is not None else Worker.open(engine, self._supervisor)
+        try:
+            info = self._load(worker, load)
+        except StepError:
+            if kept is None and not self._waiting:
+                raise
+            # All together may not fit, since what a device holds is not known before; or the one
+            # that waited has died.
+            self.close()
+            worker = Worker.open(engine, self._supervisor)
             info = self._load(worker, load)
         usual_s, worker.timeout_s = worker.timeout_s, timeout_s
         kept = _Kept(worker, load.path, file_bytes, info.on_device)

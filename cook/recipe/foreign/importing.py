@@ -7,6 +7,7 @@ model's tensors, a group stands where the rules give all of its tensors one type
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,9 @@ def import_recipe(
     if len(quants) > MAX_QUANTS:
         raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
     tensors = read_tensors(model) if model else None
-    gguf = str(model) if model and model.suffix == ".gguf" else None
+    gguf = None
+    if model is not None and model.suffix == ".gguf":  # where the recipe will find it
+        gguf = os.path.relpath(model, to.parent) if to is not None else str(model.absolute())
     header: Sequence[str] = ()
     if format is Format.RECIPE and quants[0].rules:
         # The comments about the whole: all but the last paragraph above the first rule.

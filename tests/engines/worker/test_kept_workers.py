@@ -140,6 +140,14 @@ def test_where_all_together_do_not_load_the_others_end(
     assert alive(first) == [False]
 
 
+def test_one_that_died_while_it_waited_is_started_again(
+    workers: KeptWorkers, engine: Engine, target: ModelLoad
+) -> None:
+    first = used(workers, engine, target)
+    os.kill(first, signal.SIGKILL)
+    assert used(workers, engine, target) != first
+
+
 def test_one_that_broke_is_not_kept(
     workers: KeptWorkers, engine: Engine, target: ModelLoad, tmp_path: Path
 ) -> None:

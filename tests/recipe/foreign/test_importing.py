@@ -81,6 +81,17 @@ def test_a_script_means_what_ik_reads(
     assert found.loaded.quants[0].ftype == script.stem.split("-")[2]
 
 
+def test_the_model_is_named_as_the_recipe_will_find_it(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").symlink_to(tiny_model)
+    (tmp_path / "make.sh").write_text("llama-quantize in.gguf out.gguf Q4_0\n")
+    for to, path in ((Path("recipes/r.yaml"), "../m.gguf"), (None, f"{tmp_path}/m.gguf")):
+        found = import_recipe(Path("make.sh"), model=Path("m.gguf"), to=to)
+        assert f"source: {path}" in found.text
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name.split(".")[0])
 @pytest.mark.parametrize("wanted", [Format.RECIPE, Format.SCRIPT])
 def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
