@@ -335,15 +335,14 @@ def test_a_long_prompt_is_read_once_and_timed_on_its_way(monkeypatch: pytest.Mon
     assert worker.read_tokens[-1] == (0, 300)
     assert timing.prompt(20) == pytest.approx(0.002, rel=0.2)
     assert worker.asked == [3] * 3
-    monkeypatch.setattr(
-        "cook.steps.curve._watch", lambda _: SimpleNamespace(others_cores=lambda: 0.7)
-    )
-    before = len(worker.read_tokens)
-    assert timing.prompt(300) == pytest.approx(0.6)
-    assert worker.read_tokens[before:] == [(0, 300)] * 3, "the least of three next to others"
     worker, timing = times(700.0, 600)
     timing.prompt(512)
     assert (worker.asked, worker.read_tokens) == ([], [(0, 512)])
+    monkeypatch.setattr(
+        "cook.steps.curve._watch", lambda _: SimpleNamespace(others_cores=lambda: 0.7)
+    )
+    timing.prompt(512)
+    assert worker.read_tokens == [(0, 512)] * 4, "the least of three next to others"
 
 
 def test_the_usual_numbers_and_those_asked_for() -> None:
