@@ -15,7 +15,7 @@ from typing import Any
 
 from cook.engines.base import Engine
 from cook.graph.execute import Executor
-from cook.graph.step import Step
+from cook.graph.step import LOAD_BYTES_S, Step
 from cook.job.count_accuracy import acceptance_floor, unfit
 from cook.job.forecast import Forecaster
 from cook.job.layout import Configuration, Layout, dealt_into
@@ -23,10 +23,9 @@ from cook.prompts.prompt_set import Prompt
 from cook.provenance import machine
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.record import CandidateKey, Excluded, Objective, PromptRun, SlotSpeed
-from cook.scoring.compare import Row, Standings, figures, standings
+from cook.scoring.compare import FEWEST_PROMPTS, Row, Standings, figures, standings
 from cook.scoring.price import Forecast
 from cook.steps.deal import DealOutcome, DealStep, Dealt
-from cook.steps.trace import RecordedTraceStep
 from cook.steps.work import model_bytes
 
 BLOCKS = 6
@@ -46,11 +45,14 @@ MOST_LOOKS = 5
 """Times that the standings may end the dealing; the error probability is split over them."""
 PROMISING = 0.02
 """Chance of being the best from which a candidate is worth prompts."""
+LIKELIER = 10
+"""Times as likely the best as drafts are n-grams that get the budget: one start says little."""
 FILES, HOPEFUL = 3, 0.002
 """Draft files of which one candidate each is in the first block: two in any case, which tells how
 far forecasts of files are off, and a third that has any chance."""
 _APART = ("--no-mmap", "-rtr", "--run-time-repack")
 """Arguments that give every server its own copy of the weights."""
+Seats = Sequence[Configuration]
 
 
 @dataclass
@@ -289,11 +291,9 @@ class Decision:
             bare = self.forecasts.get(CandidateKey(name))
             if bare is None:
                 self.silent[name] = self._failure(layout.forecast.steps()) or "nothing was replayed"
-            elif not isinstance(layout.forecast.trace, RecordedTraceStep):
-                # The target loads in what recording the trace took beyond its steps, known to 5 %.
-                steps_s = 1.05 * sum(run.wall_ms for run in bare.runs) / 1000
-                load_s = outcomes.artifact(layout.forecast.trace).seconds - steps_s
-                self.dealing.load_s = max(self.dealing.load_s, load_s)
+        if layout.target is not None:
+            load_s = layout.target.size_bytes / LOAD_BYTES_S
+            self.dealing.load_s = max(self.dealing.load_s, load_s)
         self.baselines += [layout.baseline] if layout.baseline is not None else []
         has_forecasts = CandidateKey(name) in self.forecasts
         for c in layout.grid:
@@ -360,10 +360,11 @@ class Decision:
         return (self.prompts,) if any(c.key.ngram for c in seated) else self.blocks
 
     def _ngrams_alone(self) -> bool:
-        """Whether an n-gram may be the best, and no draft that is without one."""
+        """Whether an n-gram may be the best, and no draft that is without one, by far."""
         chance = self.standings.chance if self.standings is not None and not self.again else {}
-        able = [key for key in chance if key in self.grid and chance[key] >= PROMISING]
-        return bool(able) and all(key.ngram is not None for key in able)
+        drafts = max((chance[k] for k in chance if k in self.grid and not k.ngram), default=0.0)
+        ngrams = max((chance[k] for k in chance if k.ngram), default=0.0)
+        return ngrams >= PROMISING and drafts < max(PROMISING, ngrams / LIKELIER)
 
     def _judge(self) -> None:
         """Put what is known into the table, and see who is best by it."""
@@ -441,13 +442,7 @@ class Decision:
         chosen = {c.key: c for c in (*asked, *able[: self.dealing.seats])}
         return [*self._bare(), *chosen.values()]
 
-    def _deal(
-        self,
-        seated: Sequence[Configuration],
-        prompts: Sequence[Prompt],
-        most_s: float,
-        rest: Sequence[Configuration],
-    ) -> bool:
+    def _deal(self, seated: Seats, prompts: Sequence[Prompt], most_s: float, rest: Seats) -> bool:
         """A block of ``prompts``; False where it cannot go on, or would take more than ``most_s``:
         then those of the ``rest`` that never ran are left out."""
         cost_s = self.dealing.estimate(seated, prompts)
@@ -466,15 +461,15 @@ class Decision:
             self.left_out.append(Excluded(name, why))
             self.dealing.executor.output.warn(f"{name}: {why}")
 
-    def _extra(self, asking: Sequence[Configuration], rest: Sequence[Configuration]) -> bool:
-        """A block of all prompts for those ``asking``, with no draft and the leader; where the
-        budget has no room for it the ``rest`` is left out."""
+    def _extra(self, asking: Seats, rest: Seats, prompts: Sequence[Prompt] = ()) -> bool:
+        """A block of ``prompts``, or of all, for those ``asking``, with no draft and the leader;
+        where the budget has no room for it the ``rest`` is left out."""
         seated = [*self._bare(), *self._leader(), *asking]
-        return self._deal(seated, self.prompts, self.dealing.left_s(), rest)
+        return self._deal(seated, prompts or self.prompts, self.dealing.left_s(), rest)
 
     def _remembering(self) -> None:
         """The best n-gram method, and others that may win if the budget has room, in one block of
-        all prompts: their servers learn from every request, and are not started again between."""
+        all prompts, or as many as have room: their servers learn from every request."""
         chance = self.standings.chance if self.standings is not None else {}
 
         def order(c: Configuration) -> tuple[bool, float]:
@@ -487,11 +482,13 @@ class Decision:
         near = [c for c in able if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
         first = [c for c in able if not c.key.is_file][:1] or near[:1]
         asking = list({c.key: c for c in (*first, *near)}.values())[: self.dealing.seats]
-        seated = [*self._bare(), *self._leader(), *asking]
-        if self.dealing.estimate(seated, self.prompts) > self.dealing.left_s():
+        seated, left_s = [*self._bare(), *self._leader()], max(self.dealing.left_s(), 0.1)
+        if self.dealing.estimate([*seated, *asking], self.prompts) > left_s:
             asking = first
+        shares = math.ceil(self.dealing.estimate([*seated, *asking], self.prompts) / left_s)
+        few = dealt_into(self.prompts, max(1, min(shares, len(self.prompts))))[0]
         if asking:
-            self._extra(asking, asking)
+            self._extra(asking, asking, few if len(few) >= FEWEST_PROMPTS else ())
 
     def exclude(self) -> None:
         """Name those that may not win: their server died, nothing could be forecast of them where

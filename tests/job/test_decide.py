@@ -150,6 +150,18 @@ def test_the_best_n_gram_runs_in_one_block_of_all_prompts_and_can_win(built: Bui
     assert short.pick.seconds_to_decide
 
 
+def test_n_grams_are_dealt_as_many_prompts_as_the_budget_has_room_for(built: Building) -> None:
+    record = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.4}}).record
+    assert [len(block) for block in blocks(record)] == [3, 2]
+    rival, bare = record.candidate(RIVAL), record.candidate("no draft")
+    assert rival.live.requests == 8, "half of them"
+    assert Counter(rival.prompts.categories) == {"a": 4, "b": 4}
+    assert bare.live.requests > 8
+    assert record.pick.candidate == RIVAL
+    none = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.3}}).record
+    assert none.candidate(RIVAL).live is None, "fewer than eight say nothing"
+
+
 def test_a_draft_is_picked_where_it_beats_the_n_grams(built: Building) -> None:
     record = built(score=RIVALS).record
     assert record.candidate(record.pick.candidate or "").key.is_file
