@@ -27,6 +27,7 @@ import cook
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs, TypeRule
+from cook.engines.environment import user_settings
 from cook.engines.speculation import NgramSettings, NgramType
 from cook.formats.heads import HeadKind
 from cook.formats.quant_types import Flavour
@@ -235,8 +236,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
 
 @pytest.fixture
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Step[Any]]:
-    """Every named step, on one and the same machine."""
+    """Every named step, on one and the same machine and with no variables for its engines."""
     monkeypatch.setattr(sys.modules[Step.__module__], "machine", lambda: MACHINE)
+    for name in user_settings():
+        monkeypatch.delenv(name)
     listed = list(steps(tmp_path))
     named = dict(listed)
     assert len(named) == len(listed), "two of one name"
@@ -284,9 +287,9 @@ def test_what_times_hang_on_is_in_the_keys_of_timed_steps_alone(
 ) -> None:
     variant = found["variant curve"]
     before = {name: step.key for name, step in found.items()}
-    monkeypatch.setattr(CurveStep, "version", CurveStep.version + 1)
-    assert replace(variant).key != variant.key, "it is a curve"
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(CurveStep, "version", CurveStep.version + 1)
+        assert replace(variant).key != variant.key, "it is a curve"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
     moved = {name for name, step in found.items() if replace(step).key != before[name]}
     own = {name for name, step in found.items() if step.timed and step.uses() is not None}

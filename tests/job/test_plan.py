@@ -78,7 +78,7 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     for said in (
         "steps would run, about ",
         " model loads",
-        "* of two typical candidates; then, known only once predicted: ",
+        "* of typical candidates; then, known only once predicted: ",
         "in all about ",
         "times reckoned by size and a probe of this machine",
         "finalists: 8 prompts to 3 servers ",

@@ -90,7 +90,10 @@ def test_a_sweep_of_cells_ends_in_files_and_one_document(
 
 @pytest.mark.engine
 def test_nights_are_compared_and_remembered(
-    pipeline: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+    pipeline: Path,
+    bundled: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     swept(pipeline)
     (first,) = outcomes_of(pipeline)
@@ -99,8 +102,16 @@ def test_nights_are_compared_and_remembered(
     assert line.startswith("tiny-bundled: ok; pick ")
     loaded = load_pipeline(pipeline)
     assert [d.reason for d in due(loaded)] == [None]
-    (cell,) = due(loaded, threads=2)
-    assert "steps would run" in (cell.reason or ""), "times are of other threads"
+    with monkeypatch.context() as patched:  # times are of the threads that the command says
+        asked: dict[str, Any] = {}
+
+        def lay_out(*_: Any, **options: Any) -> Any:
+            asked.update(options)
+            raise InputError("no")
+
+        patched.setattr("cook.nightly.tonight.prepare", lay_out)
+        assert [d.reason for d in due(loaded, threads=2)] == ["cannot be planned: no"]
+        assert asked["threads"] == 2
 
     # A fresh cell is not run, and its line says so.
     run_night(NightRequest(pipeline), QUIET)
