@@ -150,6 +150,7 @@ class SimulatedBuild(Fabrication):
             prompt_tokens=sizes,
             prompt_seconds=tuple(0.001 * n * (1 if step.verifies else 0.1) for n in sizes),
             others_cores=0.0,
+            read_shares=(1.0,) * len(step.reserved),
         )
 
     def true_ms(self, draft: str | None, n_max: int, reply: Any) -> tuple[float, Simulation | None]:
