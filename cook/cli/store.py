@@ -15,12 +15,13 @@ from cook.output import Output, right
 
 if TYPE_CHECKING:
     from cook.graph.store import Artifact, Store
+    from cook.job.one_step import UsedArtifacts
 
 MAX_NAMED = 8
 """Models named in a line at most."""
 RECORD = "record"
-MOST_DAYS = 36_500
 """The kind of what is kept next to the store."""
+MOST_DAYS = 36_500
 
 
 def ls(
@@ -144,8 +145,8 @@ def gc(
     makes again what it needs. Models that a record names stay, for `cook serve` and `cook
     publish`, and tensors that are part of a model that stays, unless --named is given. A build
     that did not end yet has no record: --recipe keeps what it left, with the --engine and --threads
-    that it was given. --kind record removes earlier
-    records of a recipe, never the one that its name means.
+    that it was given. --kind record removes earlier records of a recipe, never the one that its
+    name means.
 
     Examples:
       cook store gc
@@ -174,10 +175,13 @@ def gc(
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
-    recipes = [
-        (one, tuple(engine or ()), False, threads, allow_unsafe_args) for one in recipe or ()
-    ]
-    spared = _wanted(out, chosen, artifacts, recipes, named=named)
+    used = None
+    if recipe:
+        from cook.job.one_step import RecipeArgs, used_artifacts
+
+        options = (tuple(engine or ()), False, threads, allow_unsafe_args)
+        used = used_artifacts([RecipeArgs(one, *options) for one in recipe], artifacts, out)
+    spared = _wanted(out, chosen, used, named=named)
     going = {a.directory for a in chosen if a not in spared}
     users = {} if named else store.users()
     parts = {
@@ -215,12 +219,7 @@ def gc(
 
 
 def _wanted(
-    out: Output,
-    chosen: Sequence[Artifact],
-    artifacts: Sequence[Artifact],
-    recipes: Sequence[tuple[Path, tuple[str, ...], bool, int | None, bool]],
-    *,
-    named: bool,
+    out: Output, chosen: Sequence[Artifact], used: UsedArtifacts | None, *, named: bool
 ) -> list[Artifact]:
     """Those of ``chosen`` that a kept record names (unless ``named``) or a recipe would use."""
     from cook.recipe.rules import some
@@ -232,11 +231,6 @@ def _wanted(
             f"{some(unreadable, MAX_NAMED)} cannot be read, so models that only such a record "
             "names do not stay"
         )
-    used = None
-    if recipes:
-        from cook.job.one_step import RecipeArgs, used_artifacts
-
-        used = used_artifacts([RecipeArgs(*one) for one in recipes], artifacts, out)
     return [
         a
         for a in chosen

@@ -28,7 +28,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Final, Literal
 
 import numpy as np
@@ -287,8 +286,8 @@ class TraceFile:
     ``categories``: those of prompts (by id) that have another than was recorded.
     """
 
-    def __init__(self, path: Path, categories: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.path, self._categories = path, categories
+    def __init__(self, path: Path, categories: Mapping[str, str] | None = None) -> None:
+        self.path, self._categories = path, categories or {}
         try:
             with path.open("rb") as file:
                 self._scan(file)

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cook.engines.environment import user_settings
 from cook.errors import InputError
 from cook.files import Identity, atomic_write, distrust_older_digests, identity, own_bytes
 from cook.output import Mode, Output
@@ -151,7 +152,8 @@ def _environment() -> list[list[str]]:
     wanted = [(k, v) for k, v in os.environ.items() if k.startswith(("COOK_", "HF_"))]
     secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
     kept = [(k, v) for k, v in wanted if k != "COOK_HOME" and not k.endswith(secret)]
-    return [["machine", machine().digest], *([k, v] for k, v in sorted(kept))]
+    settings = [*sorted(kept), *user_settings().items()]
+    return [["machine", machine().digest], *([k, v] for k, v in settings)]
 
 
 def _identity(path: Path) -> Identity | None:

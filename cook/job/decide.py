@@ -46,7 +46,7 @@ MOST_LOOKS = 5
 PROMISING = 0.02
 """Chance of being the best from which a candidate is worth prompts."""
 LIKELIER = 10
-"""Times as likely the best as drafts are n-grams that get the budget: one start says little."""
+"""N-grams get the budget where one is so many times as likely the best as any draft."""
 FILES, HOPEFUL = 3, 0.002
 """Draft files of which one candidate each is in the first block: two in any case, which tells how
 far forecasts of files are off, and a third that has any chance."""

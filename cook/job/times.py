@@ -46,7 +46,7 @@ class TimedPlan:
     def trace(self) -> TraceFile:
         step = self.plan.trace
         prompts = step.prompts if isinstance(step, TraceStep) else ()
-        # The recording stays where prompts are sorted anew, and the recipe's word counts.
+        # Another category makes no other recording: the recipe's holds.
         categories = {prompt.id: prompt.category for prompt in prompts}
         return TraceFile(self.outcomes.artifact(step).file(TRACE_FILE), categories)
 

@@ -127,17 +127,16 @@ def changed_since(now: Record, then: Record) -> Iterator[str]:
 
 def conditions_changed(now: Record, then: Record) -> str | None:
     """Why figures of the two nights are of different things, or None."""
-    for name in (*CONDITIONS, "threads"):
-        ours, theirs = (
-            getattr(one, name) if name in CONDITIONS else _threads(one) for one in (now, then)
-        )
-        if ours != theirs:
+    before = _conditions(then)
+    for name, ours in _conditions(now).items():
+        if ours != (theirs := before[name]):
             return f"{name} is another: {theirs} then, {ours} now"
     return None
 
 
-def _threads(record: Record) -> int | None:
-    return next((c.serving.target_args.threads for c in record.candidates if c.serving), None)
+def _conditions(record: Record) -> dict[str, object]:
+    served = (c.serving.target_args.threads for c in record.candidates if c.serving)
+    return {name: getattr(record, name) for name in CONDITIONS} | {"threads": next(served, None)}
 
 
 MAX_BYTES = 64 << 20

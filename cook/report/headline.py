@@ -3,7 +3,6 @@ reader asks next to it, a line each."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,8 +73,9 @@ def printed_answers(record: Record, rows: int) -> Iterator[str]:
 
 def _options(record: Record, winner: Candidate) -> list[str]:
     """What the build said and serving has to say again: no record holds an engine's directory."""
-    words = [part for word in record.command for part in re.split("(?<=^--engine)=", word)]
+    words = record.command
     asked = [spec for option, spec in pairwise(words) if option == "--engine"]
+    asked += [word.removeprefix("--engine=") for word in words if word.startswith("--engine=")]
     options = [unsafe] if (unsafe := "--allow-unsafe-args") in words else []
     if len(asked) == len(record.engines):
         spec = asked[[*record.engines].index(winner.engine)]

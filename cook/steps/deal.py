@@ -50,7 +50,8 @@ TICK_S = 0.03
 LOOK_S = 0.05
 """How often it is looked, while a request runs, whether others took its server's cores."""
 NOTICED = 0.35
-"""Cores that others kept busy between two looks, which a tick more or less does not make."""
+"""Cores that others kept busy between two looks, above which a program is at work: the kernel's
+accounts are off by a tick (0.2 cores) or so."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -408,26 +409,25 @@ class _Block:
             yield stops
             return
 
+        def stop() -> None:
+            watch, start = Watch(lambda: process_cpu_s(pid)), time.monotonic()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                self._wait(seat, ended)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            end = time.monotonic()
+            stops.append(Stop(start, end, (watch.others_cores() or 0.0) * (end - start)))
+
         def look() -> None:
             watch = Watch(lambda: process_cpu_s(pid))
-            while not ended.wait(LOOK_S):
-                if seat.is_crowded_now(watch.others_cores()) and self.patience_s >= REST_S:
-                    watch, start = Watch(lambda: process_cpu_s(pid)), time.monotonic()
-                    os.kill(pid, signal.SIGSTOP)
-                    try:
-                        self._wait(seat, ended)
-                    finally:
-                        os.kill(pid, signal.SIGCONT)
-                    end = time.monotonic()
-                    stops.append(Stop(start, end, (watch.others_cores() or 0.0) * (end - start)))
-                watch = Watch(lambda: process_cpu_s(pid))
-
-        def looking() -> None:
             with suppress(ProcessLookupError):  # it died, which the request says
-                look()
+                while not ended.wait(LOOK_S):
+                    if seat.is_crowded_now(watch.others_cores()) and self.patience_s >= REST_S:
+                        stop()
+                    watch = Watch(lambda: process_cpu_s(pid))
 
-        thread = Thread(target=looking, name="looking", daemon=True)
-        thread.start()
+        (thread := Thread(target=look, name="look", daemon=True)).start()
         try:
             yield stops
         finally:

@@ -106,10 +106,12 @@ def test_nothing_is_kept_of_what_another_cook_has_removed(home: Path) -> None:
     assert find(QUESTION) is None
 
 
+@pytest.mark.parametrize("name", ["COOK_ENGINE_IK", "OMP_PROC_BIND", "CUDA_VISIBLE_DEVICES"])
 def test_an_environment_that_changes_engines_voids_it(
-    watched: Path, monkeypatch: pytest.MonkeyPatch
+    watched: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv("COOK_ENGINE_IK", "/somewhere")
+    """What is timed has the variables of devices and threads in its key."""
+    monkeypatch.setenv(name, "somewhere")
     assert find(QUESTION) is None
 
 
