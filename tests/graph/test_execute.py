@@ -422,6 +422,13 @@ class Runs(Join):
         return super().run(bench)
 
 
+def test_an_engine_replaced_since_it_was_found_makes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "llama-quantize"
+    file.write_text("another build, while sources were read")
+    with pytest.raises(PrerequisiteError, match=f"{file} was replaced since this began"):
+        run(tmp_path, Runs("first", program=file))
+
+
 def test_an_engine_replaced_under_a_run_makes_nothing_more(tmp_path: Path) -> None:
     """What it made would be kept under the key of the build that it was."""
     file = tmp_path / "llama-quantize"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
-from cook.hub.download import fetch, left_bytes, missing, place
+from cook.hub.download import fetch, left_bytes, missing, place, stand_in
 from cook.hub.listing import Listing, cached_listing, choose, listing
 from cook.recipe.sources import HubRef
 from tests.hub.fixtures import environment
@@ -244,3 +244,13 @@ def test_refusals_say_what_mends_them(
         fetched(ref)
     assert caught.value.hint
     assert "http" not in str(caught.value)
+
+
+def test_what_a_broken_off_download_has_whole_stands_in_for_itself(hub: Any) -> None:
+    """One of several files, which get their names at the end: a plan reads it meanwhile."""
+    data = published(hub)
+    found = broken_off(data, b"")
+    blobs = place(found, found.files[0]).parents[2] / "blobs"
+    (blobs / hashlib.sha256(data).hexdigest()).write_bytes(data)
+    assert missing(found, found.files) == ()
+    assert stand_in(found, found.files).read_bytes() == data
