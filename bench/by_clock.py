@@ -102,13 +102,19 @@ def main() -> None:
     asked.add_argument("--engine", default="bundled")
     asked.add_argument("--noisy", action="store_true", help="next to a noisy neighbour")
     asked.add_argument("--results", type=Path, default=RESULTS)
+    asked.add_argument("--records", type=Path, help="a folder to keep the builds' records in")
     asked.add_argument("--table", type=Path, help="print what the lines of a file come to")
     words = asked.parse_args()
     for recipe in [one for one in words.recipes for _ in range(words.builds)]:
         with TemporaryDirectory(prefix="cook-by-clock-") as home, neighbour(words.noisy):
             started = time.monotonic()
-            line = line_of(built(recipe, Path(home), words.engine))
-            line |= {"seconds": round(time.monotonic() - started, 1), "noisy": words.noisy}
+            record = built(recipe, Path(home), words.engine)
+            spent = {"seconds": round(time.monotonic() - started, 1), "noisy": words.noisy}
+        line = line_of(record) | spent
+        if words.records is not None:
+            words.records.mkdir(parents=True, exist_ok=True)
+            kept = words.records / f"{line['recipe']}-{time.strftime('%d%H%M')}.json"
+            kept.write_text(json.dumps(record), "utf-8")
         append_result(words.results, line)
         print(json.dumps({k: v for k, v in line.items() if k != "candidates"}), flush=True)
     if words.table is not None:
