@@ -67,14 +67,12 @@ def errors(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
         for one in line["candidates"]:
             base = bare.get(one["engine"])
             for name in SPEEDS:
-                off = _off(one, name)
-                if off is None:
+                if (off := _off(one, name)) is None:
                     continue
                 found[name].append(off)
-                base_off = _off(base, name) if base is not None else None
-                if one["draft"] is None or base is None or base_off is None:
+                if one["draft"] is None or base is None or base["requests"] != one["requests"]:
                     continue
-                if base["requests"] == one["requests"]:
+                if (base_off := _off(base, name)) is not None:
                     found[f"speedup by {name}"].append((1 + off) / (1 + base_off) - 1)
     return dict(found)
 
@@ -86,8 +84,7 @@ def _off(candidate: Mapping[str, Any], name: str) -> float | None:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Median, 90th percentile and worst error, by what was predicted."""
-    decided = sum(line["decided"] for line in lines)
-    yield f"{len(lines)} builds, {decided} decided"
+    yield f"{len(lines)} builds, {sum(line['decided'] for line in lines)} decided"
     yield "predicted / live - 1".ljust(30) + "  rows  median     90 %    worst"
     for name, each in errors(lines).items():
         sizes = np.abs(each)
@@ -102,19 +99,17 @@ def main() -> None:
     asked.add_argument("--engine", default="bundled")
     asked.add_argument("--noisy", action="store_true", help="next to a noisy neighbour")
     asked.add_argument("--results", type=Path, default=RESULTS)
-    asked.add_argument("--records", type=Path, help="a folder to keep the builds' records in")
+    asked.add_argument("--records", type=Path, help="a folder for their records")
     asked.add_argument("--table", type=Path, help="print what the lines of a file come to")
     words = asked.parse_args()
     for recipe in [one for one in words.recipes for _ in range(words.builds)]:
         with TemporaryDirectory(prefix="cook-by-clock-") as home, neighbour(words.noisy):
             started = time.monotonic()
             record = built(recipe, Path(home), words.engine)
-            spent = {"seconds": round(time.monotonic() - started, 1), "noisy": words.noisy}
-        line = line_of(record) | spent
+            seconds = round(time.monotonic() - started, 1)
+        line = line_of(record) | {"seconds": seconds, "noisy": words.noisy}
         if words.records is not None:
-            words.records.mkdir(parents=True, exist_ok=True)
-            kept = words.records / f"{line['recipe']}-{time.strftime('%d%H%M')}.json"
-            kept.write_text(json.dumps(record), "utf-8")
+            (words.records / f"{recipe.stem}-{time.time():.0f}.json").write_text(json.dumps(record))
         append_result(words.results, line)
         print(json.dumps({k: v for k, v in line.items() if k != "candidates"}), flush=True)
     if words.table is not None:

@@ -463,13 +463,13 @@ class Decision:
 
     def _extra(self, asking: Seats, rest: Seats, prompts: Sequence[Prompt] = ()) -> bool:
         """A block of ``prompts``, or of all, for those ``asking``, with no draft and the leader;
-        where the budget has no room for it the ``rest`` is left out."""
+        where it has no room, as a part of the first pass, the ``rest`` is left out."""
         seated = [*self._bare(), *self._leader(), *asking]
-        return self._deal(seated, prompts or self.prompts, self.dealing.left_s(), rest)
+        return self._deal(seated, prompts or self.prompts, 2 * self.dealing.left_s(), rest)
 
     def _remembering(self) -> None:
-        """The best n-gram method, and others that may win if the budget has room, in one block of
-        all prompts, or as many as have room: their servers learn from every request."""
+        """The best n-gram method, and others that may win where the first pass has room, in one
+        block of all prompts, or as many as have room: their servers learn from every request."""
         chance = self.standings.chance if self.standings is not None else {}
 
         def order(c: Configuration) -> tuple[bool, float]:
@@ -482,10 +482,10 @@ class Decision:
         near = [c for c in able if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
         first = [c for c in able if not c.key.is_file][:1] or near[:1]
         asking = list({c.key: c for c in (*first, *near)}.values())[: self.dealing.seats]
-        seated, left_s = [*self._bare(), *self._leader()], max(self.dealing.left_s(), 0.1)
-        if self.dealing.estimate([*seated, *asking], self.prompts) > left_s:
+        seated, most_s = [*self._bare(), *self._leader()], max(2 * self.dealing.left_s(), 0.1)
+        if self.dealing.estimate([*seated, *asking], self.prompts) > most_s:
             asking = first
-        shares = math.ceil(self.dealing.estimate([*seated, *asking], self.prompts) / left_s)
+        shares = math.ceil(self.dealing.estimate([*seated, *asking], self.prompts) / most_s)
         few = dealt_into(self.prompts, max(1, min(shares, len(self.prompts))))[0]
         if asking:
             self._extra(asking, asking, few if len(few) >= FEWEST_PROMPTS else ())

@@ -143,7 +143,7 @@ def test_the_best_n_gram_runs_in_one_block_of_all_prompts_and_can_win(built: Bui
     assert record.pick.candidate == RIVAL
     assert (rival.speedup or 0) > 1.05
     assert record.pick.decided
-    short = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.5}}).record
+    short = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.36}}).record
     assert blocks(short)[1] == ["no draft", RIVAL], "the best alone where no more has room"
     assert not short.pick.decided
     assert short.pick.rival == "ngram-cache"
@@ -151,14 +151,14 @@ def test_the_best_n_gram_runs_in_one_block_of_all_prompts_and_can_win(built: Bui
 
 
 def test_n_grams_are_dealt_as_many_prompts_as_the_budget_has_room_for(built: Building) -> None:
-    record = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.4}}).record
+    record = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.3}}).record
     assert [len(block) for block in blocks(record)] == [3, 2]
     rival, bare = record.candidate(RIVAL), record.candidate("no draft")
     assert rival.live.requests == 8, "half of them"
     assert Counter(rival.prompts.categories) == {"a": 4, "b": 4}
     assert bare.live.requests > 8
     assert record.pick.candidate == RIVAL
-    none = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.3}}).record
+    none = built(NO_GAIN, score={**RIVALS, "live_budget": {"minutes": 0.24}}).record
     assert none.candidate(RIVAL).live is None, "fewer than eight say nothing"
 
 
