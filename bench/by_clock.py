@@ -108,13 +108,13 @@ def main() -> None:
             record = built(recipe, Path(home), words.engine)
             seconds = round(time.monotonic() - started, 1)
         line = line_of(record) | {"seconds": seconds, "noisy": words.noisy}
-        if words.records is not None:
-            (words.records / f"{recipe.stem}-{time.time():.0f}.json").write_text(json.dumps(record))
         append_result(words.results, line)
+        if words.records is not None:
+            words.records.mkdir(parents=True, exist_ok=True)
+            (words.records / f"{recipe.stem}-{time.time():.0f}.json").write_text(json.dumps(record))
         print(json.dumps({k: v for k, v in line.items() if k != "candidates"}), flush=True)
     if words.table is not None:
-        found = [json.loads(text) for text in words.table.read_text("utf-8").splitlines()]
-        print("\n".join(table(found)))
+        print("\n".join(table([*map(json.loads, words.table.read_text("utf-8").splitlines())])))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ def command(
     ),
     maximize: Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
     | None = opt.option("--maximize", "What the pick maximizes."),
-    budget: float | None = opt.option("--budget", "Minutes of live runs at most.", min=0.01),
+    budget: float | None = opt.option(
+        "--budget", "Minutes of live runs; the first pass may take twice that.", min=0.01
+    ),
     rival: list[str] | None = opt.RIVALS,
     jobs: int = opt.JOBS,
     threads: int | None = opt.THREADS,

@@ -43,6 +43,8 @@ TURN_SEATS = 2
 """The same in turns, where every one is another load."""
 MOST_LOOKS = 5
 """Times that the standings may end the dealing; the error probability is split over them."""
+FIRST_PASS = 2
+"""What a block of the first pass may take, over what is left of the budget."""
 PROMISING = 0.02
 """Chance of being the best from which a candidate is worth prompts."""
 LIKELIER = 10
@@ -325,7 +327,7 @@ class Decision:
                 seated, must = self._seated(), number < repeats
                 if place and passes == 1 and self._ngrams_alone():
                     break  # the budget is for them
-                most_s = self.dealing.left_s() * (2 if must else 1)
+                most_s = self.dealing.left_s() * (FIRST_PASS if must else 1)
                 most_s = most_s if self.dealing.steps else math.inf
                 if not self._deal(seated, block, most_s, seated if must else ()):
                     if must:
@@ -376,7 +378,7 @@ class Decision:
                 self._counted(c.key),
             )
             for c in (*self.baselines, *self.grid.values())
-            if self._open(c.key)
+            if c.key not in self.dealing.failed
         }
 
         def speed(key: CandidateKey) -> float:
@@ -405,12 +407,9 @@ class Decision:
             return tuple(runs)
         return forecaster.with_prompt_time_separated(key, runs)
 
-    def _open(self, key: CandidateKey) -> bool:
-        return key not in self.dealing.failed
-
     def _bare(self) -> list[Configuration]:
         """No draft of every engine that did not fail."""
-        return [c for c in self.baselines if self._open(c.key)]
+        return [c for c in self.baselines if c.key not in self.dealing.failed]
 
     def _leader(self) -> list[Configuration]:
         """The best that ran, unless that is no draft."""
@@ -421,7 +420,7 @@ class Decision:
         """No draft of every engine, and the candidates that may be the best: those of other files
         first, until something ran, and then the best draft, its rival, and others by chance."""
         ran = self.dealing.runs
-        able = [c for c in self.grid.values() if self._open(c.key)]
+        able = [c for c in self.grid.values() if c.key not in self.dealing.failed]
         if not any(key.ngram for key in ran):
             able = [c for c in able if c.key.ngram is None]
         asked = [c for c in able if c.name == self.again]
@@ -465,7 +464,7 @@ class Decision:
         """A block of ``prompts``, or of all, for those ``asking``, with no draft and the leader;
         where it has no room, as a part of the first pass, the ``rest`` is left out."""
         seated = [*self._bare(), *self._leader(), *asking]
-        return self._deal(seated, prompts or self.prompts, 2 * self.dealing.left_s(), rest)
+        return self._deal(seated, prompts or self.prompts, FIRST_PASS * self.dealing.left_s(), rest)
 
     def _remembering(self) -> None:
         """The best n-gram method, and others that may win where the first pass has room, in one
@@ -477,12 +476,13 @@ class Decision:
             value = self.objective.of(figures(runs, self.score.weights)) if runs else None
             return c.name != self.again, -(value or 0.0)
 
-        able = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
+        able = [c for c in self.grid.values() if c.key.ngram and c.key not in self.dealing.failed]
         able.sort(key=order)
         near = [c for c in able if c.name == self.again or chance.get(c.key, 0) >= PROMISING]
         first = [c for c in able if not c.key.is_file][:1] or near[:1]
         asking = list({c.key: c for c in (*first, *near)}.values())[: self.dealing.seats]
-        seated, most_s = [*self._bare(), *self._leader()], max(2 * self.dealing.left_s(), 0.1)
+        seated = [*self._bare(), *self._leader()]
+        most_s = max(FIRST_PASS * self.dealing.left_s(), 0.1)
         if self.dealing.estimate([*seated, *asking], self.prompts) > most_s:
             asking = first
         shares = math.ceil(self.dealing.estimate([*seated, *asking], self.prompts) / most_s)

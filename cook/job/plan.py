@@ -249,7 +249,7 @@ class Plan:
 
     ``dealing``: how prompts are dealt to the finalists, None without a score; ``later_steps``: what
     follows once candidates are forecast, for drafts of middling size at the middle length;
-    ``budget_minutes``: what all live runs may take.
+    ``budget_minutes``: of live runs, the first pass at most twice.
     """
 
     recipe: str
@@ -470,7 +470,8 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     if guessed:
         output.say(f"times reckoned {'; '.join(guessed)}")
     if planned.dealing is not None and planned.budget_minutes is not None:
-        output.say(f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs")
+        text = f"score.live_budget: {planned.budget_minutes:g} minutes of live runs; "
+        output.say(text + "the first pass over the prompts may take twice that")
     for need in planned.needs:
         line = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
         line += f", has {size(need.available_bytes) or 'unknown'}"

@@ -779,8 +779,8 @@ class LiveBudgetSpec(Spec):
     """How long live runs may take. What does not fit is left out and named in the answer."""
 
     minutes: Annotated[float, Field(gt=0, le=100_000)] = 30.0
-    """Minutes of live runs: loads, requests, further tries of those that other programs crowded.
-    Further passes over the prompts are made only while the pick is undecided."""
+    """Minutes of live runs: loads, requests, and waits for other programs. The first pass over the
+    prompts may take twice that, further ones are made only while the pick is undecided."""
 
 
 class ScoreSpec(Spec):
