@@ -1,8 +1,7 @@
 """``python -m bench.alike``: two servers without a draft, dealt the same prompts: are they alike?
 
 They are one model with the same arguments, so every difference is an error of timing: the interval
-should hold 1 in 95 of 100 runs. Every start of both is dealt all prompts. Every run is printed and
-appended to a file.
+should hold 1 in 95 of 100 runs. Every start of both is dealt all prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ score:
   context: 2048
 """
 TARGET = "demo://target.gguf"
-AGAIN = "again"
 RESULTS = Path(__file__).parent / "results" / "alike.jsonl"
 
 
@@ -46,7 +44,7 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
     layout = prepare(parse_recipe(text, Path("alike.yaml").absolute()), engines=["bundled"])
     baseline = layout.layouts[0].baseline
     assert baseline is not None, "it scores"
-    servers = [replace(baseline.live, name=name) for name in (NO_DRAFT, AGAIN)]
+    servers = [replace(baseline.live, name=name) for name in (NO_DRAFT, "again")]
     steps = tuple(DealStep(tuple(servers), block, together) for block in range(starts))
     with empty_executor() as executor:
         outcomes = executor.run(steps)
@@ -54,23 +52,27 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
             raise failure.error
         blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
     each = [[run for block in blocks for run in block.counted(place)] for place in (0, 1)]
-    rows = [Row(s.name, None, (), tuple(runs)) for s, runs in zip(servers, each, strict=True)]
-    found = standings(rows, NO_DRAFT, Objective.END_TO_END_SPEED)
-    assert found is not None, "both ran"
-    sign = 1 if found.leader == NO_DRAFT else -1
-    low, high = sorted((math.exp(sign * found.low), math.exp(sign * found.high)))
+    one, other = (Row(s.name, None, (), tuple(r)) for s, r in zip(servers, each, strict=True))
+    found = beside(one, other, Objective.END_TO_END_SPEED)
     return {
-        "ratio": math.exp(found.value[AGAIN] - found.value[NO_DRAFT]),
-        "low": low,
-        "high": high,
-        "holds_one": low <= 1 <= high,
-        "half_width": math.sqrt(high / low) - 1,
+        **found,
+        "holds_one": found["low"] <= 1 <= found["high"],
+        "half_width": math.sqrt(found["high"] / found["low"]) - 1,
         "together": all(block.together for block in blocks),
         "disturbed": sum(run.disturbed for block in blocks for run in block.runs),
         "requests": sum(len(block.runs) for block in blocks),
         "counting": sum(map(len, each)),
         "seconds": round(sum(block.seconds for block in blocks), 1),
     }
+
+
+def beside(one: Row[str], other: Row[str], objective: Objective) -> dict[str, float]:
+    """``ratio``: the figure of ``other`` over that of ``one``, ``low`` to ``high`` by timing."""
+    found = standings([one, other], one.key, objective)
+    assert found is not None, "both ran"
+    sign = 1 if found.leader == one.key else -1
+    low, high = sorted(math.exp(sign * end) for end in (found.low, found.high))
+    return {"ratio": math.exp(found.value[other.key]), "low": low, "high": high}
 
 
 def line_of(run: dict[str, Any]) -> str:

@@ -33,13 +33,10 @@ def line_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "recipe": record["recipe"],
         "engines": list(record["engines"]),
-        "decided": pick["decided"],
         "pick": pick["candidate"],
         "speedup": picked.get("speedup"),
         "speedup_interval": picked.get("speedup_interval"),
-        "rival": pick["rival"],
-        "rival_low": pick["rival_low"],
-        "rival_high": pick["rival_high"],
+        **{name: pick[name] for name in ("decided", "rival", "rival_low", "rival_high")},
         "candidates": [_candidate(c) for c in found.values()],
     }
 
@@ -87,8 +84,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{len(lines)} builds, {sum(line['decided'] for line in lines)} decided"
     yield "predicted / live - 1".ljust(30) + "  rows  median     90 %    worst"
     for name, each in errors(lines).items():
-        sizes = np.abs(each)
-        middle, most, worst = (float(np.quantile(sizes, q)) for q in (0.5, 0.9, 1.0))
+        middle, most, worst = np.quantile(np.abs(each), (0.5, 0.9, 1.0))
         yield f"{name:30}{len(each):6}{middle:8.1%}{most:9.1%}{worst:9.1%}"
 
 
