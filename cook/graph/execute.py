@@ -97,8 +97,8 @@ class Remaining:
     """About how long a run goes on: what its steps are ``expected`` to take, in seconds by key,
     and what those that ran did take.
 
-    Those of ``alone`` run one after the other, of the others ``lanes`` side by side. A step that
-    was not expected stands for one that was: which ones run is known only later.
+    Those of ``alone`` run one after the other, of the others ``lanes`` side by side. A step, run
+    or found, that was not expected stands for one that was; what is known to be stored takes 0 s.
     """
 
     expected: Mapping[str, float]
@@ -116,8 +116,7 @@ class Remaining:
     @property
     def seconds(self) -> float | None:
         """What is left; None where nothing was expected, or all of that is over."""
-        total_s = sum(self.expected.values())
-        over_s = sum(self.over_s.values())
+        total_s, over_s = (sum(each.values()) for each in (self.expected, self.over_s))
         if total_s <= over_s:
             return None
         total_alone_s = sum(self.expected[key] for key in self.alone)
@@ -131,9 +130,8 @@ class Remaining:
         """What is left ``since_s`` seconds after the last step ended, as words; empty where that
         is not known, or is over."""
         left_s = round((self.seconds or 0.0) - since_s)
-        if left_s <= 0:
-            return ""
-        return f"about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left"
+        words = duration(left_s) if left_s >= 60 else f"{left_s} s"
+        return f"about {words} left" if left_s > 0 else ""
 
 
 class RemoteExecutor(Protocol):
@@ -197,9 +195,9 @@ class Executor(Closing):
         self.going_on = going_on
         self.advancing = advancing
         self.remaining = Remaining(expected, alone, remote.lanes if remote else jobs)
+        to_run = sum(seconds > 0 for seconds in expected.values())  # or others in their place
         self.steps = output.steps(
-            # A step that was not expected stands for one that was (see Remaining).
-            lambda: max(len(self.remaining.expected), len(self.outcomes.ran) + len(self._pending)),
+            lambda: max(to_run, len(self.outcomes.ran) + len(self._pending)),
             lambda: self.remaining.text(time.monotonic() - self._ended_at),
         )
         self.outcomes = Outcomes()
@@ -377,6 +375,8 @@ class Executor(Closing):
         """The artifact of one step whose inputs are there; what it fails with is raised."""
         repeated = self._is_repeated(step)
         if not repeated and (artifact := self._stored(step)):
+            if step.key not in self.remaining.expected:
+                self.remaining.ran(step.key, artifact.seconds, alone=step.timed)
             return artifact
         if self.remote is not None and not step.timed:
             with self.steps.step(step.label) as part:

@@ -18,7 +18,7 @@ from cook.graph.store import Store
 from cook.job.assemble import assemble, draft_records, over_limits
 from cook.job.decide import decide
 from cook.job.layout import Layout, checks_of
-from cook.job.plan import State, plan
+from cook.job.plan import plan
 from cook.job.prepare import Prepared
 from cook.job.slot_speeds import run_slots
 from cook.output import Output
@@ -65,7 +65,7 @@ def build(
     expected = {
         step.key: step
         for step in (*planned.steps, *planned.later_steps)
-        if step.state is State.RUN and step.seconds is not None
+        if step.seconds is not None
     }
     remote_executor: AbstractContextManager[RemoteExecutor | None] = nullcontext()
     if scheduler is not None:

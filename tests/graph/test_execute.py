@@ -263,6 +263,18 @@ def test_each_step_that_ran_says_what_is_left(tmp_path: Path) -> None:
     assert re.fullmatch(r"step 2 of 2: join b, \d+\.\d s", second)
 
 
+def test_what_was_stored_unasked_stands_for_what_was_expected(tmp_path: Path) -> None:
+    known, dealt, last = Join("known"), Join("dealt"), Join("last")
+    with Executor(Store(tmp_path / "store"), Output(Mode.QUIET), logs=tmp_path) as before:
+        seconds = before.run([known, dealt]).artifacts[dealt.key].seconds
+    expected = {known.key: 0.0, "typical": 60 + seconds, last.key: 20.0}
+    said, one = speaking(tmp_path, expected=expected)
+    one.run([known, dealt])
+    assert one.remaining.seconds == pytest.approx(80)
+    one.run([last])
+    assert said.getvalue().startswith("step 1 of 2: join last")
+
+
 def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: Path) -> None:
     a, b, c = Join("a"), Join("b"), Join("c")
     run(tmp_path, a)
