@@ -116,7 +116,8 @@ class Remaining:
     @property
     def seconds(self) -> float | None:
         """What is left; None where nothing was expected, or all of that is over."""
-        total_s, over_s = (sum(each.values()) for each in (self.expected, self.over_s))
+        total_s = sum(self.expected.values())
+        over_s = sum(self.over_s.values())
         if total_s <= over_s:
             return None
         total_alone_s = sum(self.expected[key] for key in self.alone)
@@ -195,9 +196,9 @@ class Executor(Closing):
         self.going_on = going_on
         self.advancing = advancing
         self.remaining = Remaining(expected, alone, remote.lanes if remote else jobs)
-        to_run = sum(seconds > 0 for seconds in expected.values())  # or others in their place
+        self._to_run = sum(seconds > 0 for seconds in expected.values())  # or others instead
         self.steps = output.steps(
-            lambda: max(to_run, len(self.outcomes.ran) + len(self._pending)),
+            lambda: max(self._to_run, len(self.outcomes.ran) + len(self._pending)),
             lambda: self.remaining.text(time.monotonic() - self._ended_at),
         )
         self.outcomes = Outcomes()
@@ -231,11 +232,8 @@ class Executor(Closing):
 
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
         """Run ``wanted`` and all they need; may be called again with more steps."""
-        graph = closure(wanted)
-        for key in list(graph):
-            if key in self.outcomes.artifacts or key in self.outcomes.failures:
-                del graph[key]
-        return self._run_all(graph)
+        over = self.outcomes.artifacts.keys() | self.outcomes.failures.keys()
+        return self._run_all({k: step for k, step in closure(wanted).items() if k not in over})
 
     def run_one(
         self,
@@ -377,6 +375,7 @@ class Executor(Closing):
         if not repeated and (artifact := self._stored(step)):
             if step.key not in self.remaining.expected:
                 self.remaining.ran(step.key, artifact.seconds, alone=step.timed)
+                self._to_run -= 1
             return artifact
         if self.remote is not None and not step.timed:
             with self.steps.step(step.label) as part:

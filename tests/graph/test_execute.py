@@ -272,7 +272,7 @@ def test_what_was_stored_unasked_stands_for_what_was_expected(tmp_path: Path) ->
     one.run([known, dealt])
     assert one.remaining.seconds == pytest.approx(80)
     one.run([last])
-    assert said.getvalue().startswith("step 1 of 2: join last")
+    assert said.getvalue().startswith("step 1 of 1: join last")
 
 
 def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: Path) -> None:
