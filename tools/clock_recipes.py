@@ -37,7 +37,7 @@ CELLS = [
     (256, 24, 96, 1, 4, False),
     (3_072, 8, 96, 1, 12, True),
     (4_096, 6, 96, 1, 12, False),
-    (16_384, 2, 64, 2, 15, False),
+    (16_384, 8, 64, 2, 15, False),
 ]
 
 
@@ -62,9 +62,10 @@ def main(folder: Path) -> None:
     )
     for tokens, count, reply, threads, minutes, demo in CELLS:
         size, prompts = int(tokens * BYTES_A_TOKEN), folder / f"p{tokens}.jsonl"
+        step = min(size, (len(text) - size) // (count - 1))  # no more overlap than needed
         rows = [
-            {"id": f"r{i:02}", "category": "text", "prompt": text[i * size : (i + 1) * size]}
-            for i in range(count)
+            {"id": f"r{i:02}", "category": "text", "prompt": text[at : at + size]}
+            for i, at in enumerate(range(0, count * step, step))
         ]
         prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         name = f"{'demo' if demo else 'pair'}-{tokens}"
