@@ -1,7 +1,7 @@
 """``python -m bench.alike``: two servers without a draft, dealt the same prompts: are they alike?
 
 They are one model with the same arguments, so every difference is an error of timing: the interval
-should hold 1 in 95 of 100 runs. Every start of both is dealt all prompts.
+should hold 1 in 95 of 100 runs. A start is dealt all prompts, in turns its share, as in a build.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.study import Study, append_result, empty_executor, neighbour
-from cook.job.layout import NO_DRAFT
+from cook.job.layout import NO_DRAFT, dealt_into
 from cook.job.prepare import prepare
 from cook.recipe.load import parse_recipe
 from cook.record.record import Objective
@@ -33,7 +33,7 @@ score:
   max_tokens: 96
   context: 2048
 """
-TARGET = "demo://target.gguf"
+TARGET, NAMES = "demo://target.gguf", (NO_DRAFT, "again")
 RESULTS = Path(__file__).parent / "results" / "alike.jsonl"
 
 
@@ -44,15 +44,17 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
     layout = prepare(parse_recipe(text, Path("alike.yaml").absolute()), engines=["bundled"])
     baseline = layout.layouts[0].baseline
     assert baseline is not None, "it scores"
-    servers = [replace(baseline.live, name=name) for name in (NO_DRAFT, "again")]
-    steps = tuple(DealStep(tuple(servers), block, together) for block in range(starts))
+    live = baseline.live
+    shares = (live.prompts,) * starts if together else dealt_into(live.prompts, starts)
+    servers = [[replace(live, name=n, prompts=share) for n in NAMES] for share in shares]
+    steps = tuple(DealStep(tuple(two), block, together) for block, two in enumerate(servers))
     with empty_executor() as executor:
         outcomes = executor.run(steps)
         for failure in outcomes.failures.values():
             raise failure.error
         blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
     each = [[run for block in blocks for run in block.counted(place)] for place in (0, 1)]
-    one, other = (Row(s.name, None, (), tuple(r)) for s, r in zip(servers, each, strict=True))
+    one, other = (Row(name, None, (), tuple(r)) for name, r in zip(NAMES, each, strict=True))
     found = beside(one, other, Objective.END_TO_END_SPEED)
     return {
         **found,
@@ -94,7 +96,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--target", default=TARGET, help="a GGUF, or demo://NAME")
     asked.add_argument("--threads", type=int, choices=(1, 2), default=1)
-    asked.add_argument("--starts", type=int, choices=(1, 4), default=4)
+    asked.add_argument("--starts", type=int, choices=(1, 2, 4), default=4)
     asked.add_argument("--turns", action="store_true", help="one server alive at a time")
     asked.add_argument("--runs", type=int, default=1)
     asked.add_argument("--noisy", action="store_true", help="next to a noisy neighbour")
