@@ -398,6 +398,7 @@ class Decision:
             margin=self.margin,
             confidence=self.confidence,
             acceptance_sd=max((sd or 0.0 for sd in self.acceptance_sd.values()), default=0.0),
+            together=self.dealing.together,
         )
 
     def _counted(self, key: CandidateKey) -> tuple[PromptRun, ...]:
@@ -438,8 +439,7 @@ class Decision:
                 best = sorted(firsts, key=lambda c: -found.value[c.key])[:FILES]
                 leading = [*best[:2], *(c for c in best[2:] if found.chance[c.key] >= HOPEFUL)]
             able = list({c.key: c for c in (*leading, *near)}.values())
-        chosen = {c.key: c for c in (*asked, *able[: self.dealing.seats])}
-        return [*self._bare(), *chosen.values()]
+        return [*self._bare(), *{c.key: c for c in (*asked, *able[: self.dealing.seats])}.values()]
 
     def _deal(self, seated: Seats, prompts: Sequence[Prompt], most_s: float, rest: Seats) -> bool:
         """A block of ``prompts``; False where it cannot go on, or would take more than ``most_s``:

@@ -35,7 +35,7 @@ from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
 from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
-from cook.scoring.compare import START
+from cook.scoring.compare import START, TURN
 from cook.steps.copies import SpliceHeadStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.work import Phase, model_bytes, trunk_bytes
@@ -98,8 +98,7 @@ def memory_bytes_s() -> float:
     cores = engine_threads()
     with ThreadPoolExecutor(cores) as pool:
         blocks = list(pool.map(np.ones, [PROBE_BYTES // cores // 8] * cores))
-        rate = _rate(lambda: list(pool.map(np.sum, blocks)))
-    return rate * sum(block.nbytes for block in blocks)
+        return _rate(lambda: list(pool.map(np.sum, blocks))) * sum(block.nbytes for block in blocks)
 
 
 def processor_flops() -> float:
@@ -208,13 +207,14 @@ class PlannedDealing:
 
     ``together``: their servers are alive at once, else in turns. ``starts`` of each of ``servers``,
     one a block, and ``smallest_difference`` between two of them that so many starts can decide,
-    a share, if they differ by :data:`START`. ``seconds`` None: not known.
+    a share, if they differ by ``start_sd``. ``seconds`` None: not known.
     """
 
     together: bool
     servers: int
     starts: int
     prompts: int
+    start_sd: float
     smallest_difference: float
     confidence: float
     seconds: float | None
@@ -226,14 +226,16 @@ class PlannedDealing:
         """That of ``deals``, of which ``later`` has the times."""
         seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
         known = [one for one in seconds if one is not None]
-        starts = len(deals)
+        starts, together = len(deals), deals[0].together
+        start_sd = START if together or starts > 1 else TURN
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
         return cls(
-            together=deals[0].together,
+            together=together,
             servers=len(deals[0].servers),
             starts=starts,
             prompts=sum(len(deal.servers[0].prompts) for deal in deals),
-            smallest_difference=math.expm1(quantile * START * math.sqrt(2 / starts)),
+            start_sd=start_sd,
+            smallest_difference=math.expm1(quantile * start_sd * math.sqrt(2 / starts)),
             confidence=confidence,
             seconds=sum(known) if len(known) == len(seconds) else None,
         )
@@ -456,7 +458,7 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
             f"{plural(dealing.servers, 'server')} {how}, {plural(dealing.starts, 'start')} each, "
             f"{plural(dealing.loads, 'model load')}{took}; it can decide a difference of "
             f"{100 * dealing.smallest_difference:.1f} % ({dealing.confidence:.0%}) where starts of "
-            f"one server differ by {START:.1%}"
+            f"one server differ by {dealing.start_sd:.1%}"
         )
     if planned.later:
         typical = any(p.later for p in planned.phases) and not steps

@@ -342,8 +342,7 @@ def _with_trace(recipe: Recipe) -> Recipe:
             f"{path}: was recorded with max_tokens {recorded}, not {score.max_tokens}",
             hint="leave it unsaid, or record another trace: cook trace",
         )
-    with_length = score.model_copy(update={"max_tokens": recorded})
-    return recipe.model_copy(update={"score": with_length})
+    return recipe.model_copy(update={"score": score.model_copy(update={"max_tokens": recorded})})
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:

@@ -33,9 +33,9 @@ from cook.record.record import Figures, Interval, Objective, PromptFigures, Prom
 
 K = TypeVar("K", bound=Hashable)
 
-START = 0.008
-"""Standard deviation of the log speed between starts of one server, until it is measured: memory
-lands elsewhere each time. Pairs of starts measured 0.5 to 1.2 % (docs/internals/scoring.md)."""
+START, TURN = 0.008, 0.022
+"""Standard deviation of the log speed between starts of one server, until it is measured: 0.5 to
+1.2 % in pairs, 2.2 % in a turn each, minutes apart (docs/internals/scoring.md#deciding)."""
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
@@ -154,8 +154,7 @@ def _shares(
 ) -> Floats:
     """What each request adds to the log figure: its numerator's share less its denominator's."""
     parts = _parts(runs, objective) * np.array(request_weights(runs, weights))[:, None]
-    shares = parts / parts.sum(axis=0)
-    return np.asarray(shares[:, 0] - shares[:, 1])
+    return np.asarray(parts / parts.sum(axis=0) @ [1.0, -1.0])
 
 
 def _parts(runs: Sequence[PromptRun], objective: Objective) -> Floats:
@@ -185,18 +184,19 @@ def standings(
     margin: float = 0.01,
     confidence: float = 0.95,
     acceptance_sd: float = 0.0,
+    together: bool = True,
 ) -> Standings[K] | None:
     """Who is best of ``rows``, judged against every one of them; None where no row has a figure.
 
     ``base``: no draft, which has a row. ``acceptance_sd``: of a count's logarithm between batch
-    shapes, for objectives that are counts, which live runs do not change.
+    shapes, for objectives that are counts: no live run changes it. ``together``: none took turns.
     """
     zero = next(row for row in rows if row.key == base)
     measured: dict[K, tuple[float, float]] = {}
     dealt = {run.id for run in zero.live}
     asked = [*zero.live, *(run for run in zero.forecast if run.id not in dealt)]
     if objective.timed:
-        start_sd, freedom = _start_noise(rows, zero, objective)
+        start_sd, freedom = _start_noise(rows, zero, objective, together)
         for row in rows:
             log = paired(row, zero, objective, weights, asked)
             if log is not None:
@@ -357,7 +357,9 @@ def _pooled(known: float, errors: Floats, freedom: int) -> float:
     return math.sqrt(squares / (FORECAST_FREEDOM + max(freedom, 0)))
 
 
-def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> tuple[float, int]:
+def _start_noise(
+    rows: Sequence[Row[K]], base: Row[K], objective: Objective, together: bool
+) -> tuple[float, int]:
     """(standard deviation of one start's log figure, its degrees of freedom), by what requests took
     beyond what their counts explain, next to no draft's on the same prompt, less what all
     candidates of the prompt have in common."""
@@ -382,7 +384,7 @@ def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> 
         means = np.nanmean(cells[np.isfinite(cells).any(axis=1)], axis=1)
         squares, freedom = squares + float(means @ means), freedom + len(means) - 1
     if freedom < 1:  # one start each, which says nothing of others
-        return math.sqrt(expected), 60
+        return math.sqrt(expected + (0 if together else TURN**2 - START**2)), 60
     variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
     if squares / freedom > variance:  # starts differ by more than is known: they have the word
         return math.sqrt(squares / freedom), freedom + 1
@@ -394,10 +396,8 @@ def _unexplained(row: Row[K], base: Row[K], objective: Objective) -> dict[tuple[
     explain: by the forecasts of both where there are such, or else least squares of that ratio on
     steps, drafted tokens and 1. The mean over requests is taken out."""
     mine, theirs = sides(common(row.live, base.live))
-    if not mine:
-        return {}
     times, other = (_parts(side, objective)[:, 1] for side in (mine, theirs))
-    if (times <= 0).any() or (other <= 0).any():
+    if not mine or (times <= 0).any() or (other <= 0).any():
         return {}
     said = [{run.id: run for run in one.forecast} for one in (row, base)]
     known = [_parts([one[r.id] for r in mine if r.id in one], objective)[:, 1] for one in said]

@@ -66,7 +66,8 @@ def runs(times: Mapping[str, float], *, block: int = 0) -> tuple[PromptRun, ...]
 class World:
     """A machine and prompts. ``blocks`` of servers, each with ``prompts`` of its own, or, where
     ``passes``, each with all prompts. All deviations are of logarithms; ``drift`` is common to all
-    servers of a prompt. Times are what counts explain, but for noise."""
+    servers of a prompt, unless servers take turns (not ``together``): then it is in ``start``.
+    Times are what counts explain, but for noise."""
 
     blocks: int = 1
     passes: bool = False
@@ -75,6 +76,7 @@ class World:
     request: float = 0.02
     drift: float = 0.1
     forecast: float = 0.02
+    together: bool = True
 
     def rows(self, speeds: Mapping[str, float], rng: np.random.Generator) -> list[Row[str]]:
         """``speeds``: log speed of every candidate on these prompts, no draft first."""
@@ -131,7 +133,7 @@ class Trials:
     def of(cls, world: World, *candidates: tuple[str, float], count: int = 300) -> Trials:
         """``candidates`` by name and log speed, no draft first."""
         rng, speeds = np.random.default_rng(1), dict(candidates)
-        found = [standing(world.rows(speeds, rng)) for _ in range(count)]
+        found = [standing(world.rows(speeds, rng), together=world.together) for _ in range(count)]
         best = max(speeds.values())
         decided = [one for one in found if one.decided(0.95)]
         return cls(
@@ -142,8 +144,10 @@ class Trials:
         )
 
 
-def standing(rows: list[Row[str]], objective: Objective = WHOLE) -> Standings[str]:
-    found = standings(rows, BARE, objective)
+def standing(
+    rows: list[Row[str]], objective: Objective = WHOLE, *, together: bool = True
+) -> Standings[str]:
+    found = standings(rows, BARE, objective, together=together)
     assert found is not None
     return found
 
@@ -159,15 +163,26 @@ apart that are alike, and from two on the data say so."""
 
 
 WORLDS = World(), World(4), World(4, passes=True)
+TURNS = World(start=FAR, together=False)
 LIKE = [(world, speeds) for world in WORLDS for speeds in (ALIKE, (*DRAFT, ("other", 0.0)))]
 
 
 @pytest.mark.parametrize(
-    ("world", "candidates"), [*LIKE, (World(4, passes=True, start=FAR), ALIKE)]
+    ("world", "candidates"),
+    [
+        *LIKE,
+        (World(4, passes=True, start=FAR), ALIKE),
+        *((TURNS, speeds) for _, speeds in LIKE[:2]),
+    ],
 )
 def test_servers_that_are_alike_are_seldom_told_apart(candidates: Speeds, world: World) -> None:
     """Of 300 trials 5 % are 15, give or take 4."""
     assert Trials.of(world, *candidates).apart <= 0.07
+
+
+def test_a_turn_each_decides_less_than_servers_that_are_alive_at_once() -> None:
+    assert Trials.of(replace(TURNS, together=True), *ALIKE).apart >= 0.3
+    assert Trials.of(TURNS, *ALIKE).half_width >= 2 * Trials.of(World(1), *ALIKE).half_width
 
 
 def test_of_a_few_starts_the_interval_is_as_narrow_as_what_is_known_allows() -> None:
