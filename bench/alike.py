@@ -55,7 +55,7 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
         blocks = [block for step in steps if (block := outcomes.result(step)) is not None]
     each = [[run for block in blocks for run in block.counted(place)] for place in (0, 1)]
     one, other = (Row(name, None, (), tuple(r)) for name, r in zip(NAMES, each, strict=True))
-    found = beside(one, other, Objective.END_TO_END_SPEED, together)
+    found = beside(one, other, Objective.END_TO_END_SPEED)
     return {
         **found,
         "holds_one": found["low"] <= 1 <= found["high"],
@@ -68,9 +68,9 @@ def measured(target: str, threads: int, starts: int, *, together: bool) -> dict[
     }
 
 
-def beside(one: Row[str], other: Row[str], by: Objective, together: bool) -> dict[str, float]:
+def beside(one: Row[str], other: Row[str], objective: Objective) -> dict[str, float]:
     """``ratio``: the figure of ``other`` over that of ``one``, ``low`` to ``high`` by timing."""
-    found = standings([one, other], one.key, by, together=together)
+    found = standings([one, other], one.key, objective)
     assert found is not None, "both ran"
     sign = 1 if found.leader == one.key else -1
     low, high = sorted(math.exp(sign * end) for end in (found.low, found.high))

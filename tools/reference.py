@@ -50,7 +50,7 @@ def reference(recipe: Path, pick: str, ranking: Sequence[str], minutes: float) -
     picked = rows.pop(pick)
     others = {}
     for name, row in rows.items():
-        others[name] = beside(picked, row, objective, dealing.together)
+        others[name] = beside(picked, row, objective)
         others[name]["requests"] = len(common(picked.live, row.live))
     return {
         "reference": prepared.recipe.name,

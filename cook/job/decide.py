@@ -290,8 +290,7 @@ class Decision:
             self.forecasters[name] = forecaster = Forecaster(layout.forecast, outcomes)
             self.forecasts |= {one.key: one for one in forecaster.forecasts()}
             self.acceptance_sd[name] = acceptance_floor(forecaster, [p.id for p in self.prompts])
-            bare = self.forecasts.get(CandidateKey(name))
-            if bare is None:
+            if self.forecasts.get(CandidateKey(name)) is None:
                 self.silent[name] = self._failure(layout.forecast.steps()) or "nothing was replayed"
         if layout.target is not None:
             load_s = layout.target.size_bytes / LOAD_BYTES_S
@@ -398,7 +397,6 @@ class Decision:
             margin=self.margin,
             confidence=self.confidence,
             acceptance_sd=max((sd or 0.0 for sd in self.acceptance_sd.values()), default=0.0),
-            together=self.dealing.together,
         )
 
     def _counted(self, key: CandidateKey) -> tuple[PromptRun, ...]:

@@ -360,7 +360,8 @@ one sequence, those of deepseek4 and step35 have windows.)"""
 @cache
 def _gives_rows(engine: Engine) -> bool:
     libraries = (path for path in engine.files if path.name.startswith("libllama"))
-    return any(_ROWS_OF_HEADS[Flavour(engine.flavour)] in path.read_bytes() for path in libraries)
+    wanted = _ROWS_OF_HEADS[Flavour(engine.flavour)]
+    return any(wanted in path.read_bytes() for path in libraries)
 
 
 def why_live_only(

@@ -226,11 +226,11 @@ class PlannedDealing:
         """That of ``deals``, of which ``later`` has the times."""
         seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
         known = [one for one in seconds if one is not None]
-        starts, together = len(deals), deals[0].together
-        start_sd = START if together or starts > 1 else TURN
+        starts = len(deals)
+        start_sd = START if deals[0].together or starts > 1 else TURN
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
         return cls(
-            together=together,
+            together=deals[0].together,
             servers=len(deals[0].servers),
             starts=starts,
             prompts=sum(len(deal.servers[0].prompts) for deal in deals),

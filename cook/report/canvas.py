@@ -399,8 +399,7 @@ def map_plot(
             axes.set_title(label(name, 46), pad=6)
             _draw_map(sheet, axes, cells, shaded, LETTERS / columns)
 
-    height = 20 + sum(62 + ROW_PX * count for count in heights)
-    return Plot(name, title, alt, draw, height, "full")
+    return Plot(name, title, alt, draw, 20 + sum(62 + ROW_PX * count for count in heights), "full")
 
 
 def _draw_map(

@@ -239,9 +239,10 @@ def runs_of(found: PromptFigures | None, category: str | None = None) -> list[Pr
     impossible times are left out."""
     if found is None:
         return []
+    nothing = (0,) * len(found.ids)
     columns = zip(
-        *(found.ids, found.block or (0,) * len(found.ids), found.categories, found.tokens),
-        *(found.decode_ms, found.wall_ms, found.drafted, found.accepted),
+        *(found.ids, found.block or nothing, found.order or nothing, found.categories),
+        *(found.tokens, found.decode_ms, found.wall_ms, found.drafted, found.accepted),
         strict=False,
     )
     return [
@@ -259,8 +260,9 @@ def runs_of(found: PromptFigures | None, category: str | None = None) -> list[Pr
             text="",
             stop="",
             block=block,
+            order=order,
         )
-        for name, block, kind, tokens, decode_ms, wall_ms, drafted, accepted in columns
+        for name, block, order, kind, tokens, decode_ms, wall_ms, drafted, accepted in columns
         if category in (None, kind) and wall_ms > 0 and tokens >= 0
     ]
 

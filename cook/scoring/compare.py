@@ -11,7 +11,7 @@ exact: of K server starts, each with requests of its own,
 
     var(m) = s**2 / K,   s: deviation of a start's figure from what the machine did to all alike
 
-with s known as :data:`START` before it shows (docs/internals/scoring.md#deciding). How a figure
+with s as in :func:`known_start` before it shows (docs/internals/scoring.md#deciding). How a figure
 would differ on *other* prompts of the kind is :func:`interval`, kept apart from this.
 """
 
@@ -35,7 +35,7 @@ K = TypeVar("K", bound=Hashable)
 
 START, TURN = 0.008, 0.022
 """Standard deviation of the log speed between starts of one server, until it is measured: 0.5 to
-1.2 % in pairs, 2.2 % in a turn each, minutes apart (docs/internals/scoring.md#deciding)."""
+1.2 % in pairs, 2.2 % with one turn each, minutes apart (docs/internals/scoring.md#deciding)."""
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
@@ -143,10 +143,17 @@ def interval(
     categories = {run.id: run.category for run in mine}
     variance, freedom = clustered_variance(list(each.values()), [categories[id] for id in each])
     if objective.timed:
-        variance += 2 * START**2 / len({run.block for run in mine})
+        variance += 2 * known_start(mine, theirs) ** 2 / len({run.block for run in mine})
     reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
     log = log if about is None else about
     return Interval(math.exp(log - reach), math.exp(log + reach), confidence, METHOD)
+
+
+def known_start(mine: Sequence[PromptRun], theirs: Sequence[PromptRun]) -> float:
+    """:data:`START`, or :data:`TURN` where both had one start, one after the other."""
+    a, b = ([(run.block, run.order) for run in side] for side in (mine, theirs))
+    in_turns = a and b and (max(a) < min(b) or max(b) < min(a))
+    return TURN if in_turns and len({block for block, _ in a}) == 1 else START
 
 
 def _shares(
@@ -154,7 +161,7 @@ def _shares(
 ) -> Floats:
     """What each request adds to the log figure: its numerator's share less its denominator's."""
     parts = _parts(runs, objective) * np.array(request_weights(runs, weights))[:, None]
-    return np.asarray(parts / parts.sum(axis=0) @ [1.0, -1.0])
+    return np.asarray((parts / parts.sum(axis=0)) @ [1.0, -1.0])
 
 
 def _parts(runs: Sequence[PromptRun], objective: Objective) -> Floats:
@@ -184,24 +191,22 @@ def standings(
     margin: float = 0.01,
     confidence: float = 0.95,
     acceptance_sd: float = 0.0,
-    together: bool = True,
 ) -> Standings[K] | None:
     """Who is best of ``rows``, judged against every one of them; None where no row has a figure.
 
     ``base``: no draft, which has a row. ``acceptance_sd``: of a count's logarithm between batch
-    shapes, for objectives that are counts: no live run changes it. ``together``: none took turns.
+    shapes, for objectives that are counts, which live runs do not change.
     """
     zero = next(row for row in rows if row.key == base)
     measured: dict[K, tuple[float, float]] = {}
     dealt = {run.id for run in zero.live}
     asked = [*zero.live, *(run for run in zero.forecast if run.id not in dealt)]
     if objective.timed:
-        start_sd, freedom = _start_noise(rows, zero, objective, together)
+        start_sd, freedom = _start_noise(rows, zero, objective)
         for row in rows:
             log = paired(row, zero, objective, weights, asked)
             if log is not None:
-                sd = math.sqrt(_live_variance(row, zero, objective, start_sd))
-                measured[row.key] = log, sd
+                measured[row.key] = log, math.sqrt(_live_variance(row, zero, objective, start_sd))
         value, draws = _guesses(rows, zero, measured, freedom, objective, weights, asked)
     else:
         start_sd, rng = acceptance_sd, np.random.default_rng(SEED)
@@ -357,9 +362,7 @@ def _pooled(known: float, errors: Floats, freedom: int) -> float:
     return math.sqrt(squares / (FORECAST_FREEDOM + max(freedom, 0)))
 
 
-def _start_noise(
-    rows: Sequence[Row[K]], base: Row[K], objective: Objective, together: bool
-) -> tuple[float, int]:
+def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> tuple[float, int]:
     """(standard deviation of one start's log figure, its degrees of freedom), by what requests took
     beyond what their counts explain, next to no draft's on the same prompt, less what all
     candidates of the prompt have in common."""
@@ -376,15 +379,15 @@ def _start_noise(
     errors = errors - np.nanmean(errors, axis=0)
     requests_freedom = np.isfinite(errors).sum() - len(blocks) - FITTED * (len(each) - 1)
     requests = float(np.nansum(errors**2) / max(requests_freedom, 1))
-    starts = len(set(blocks.tolist()))
-    expected = START**2 + requests / (len(blocks) / starts)
+    known = max(known_start(*sides(common(row.live, base.live))) for row in ran)
+    expected = known**2 + requests / (len(blocks) / len(set(blocks.tolist())))
     squares, freedom = 0.0, 1 - len(each)
     for block in set(blocks.tolist()):
         cells = errors[:, blocks == block]
         means = np.nanmean(cells[np.isfinite(cells).any(axis=1)], axis=1)
         squares, freedom = squares + float(means @ means), freedom + len(means) - 1
     if freedom < 1:  # one start each, which says nothing of others
-        return math.sqrt(expected + (0 if together else TURN**2 - START**2)), 60
+        return math.sqrt(expected), 60
     variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
     if squares / freedom > variance:  # starts differ by more than is known: they have the word
         return math.sqrt(squares / freedom), freedom + 1

@@ -266,5 +266,4 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 def _ranks(values: Sequence[float]) -> Floats:
     array = np.asarray(values, np.float64)
     _, which, counts = np.unique(array, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[which])
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[which])

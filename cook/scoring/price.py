@@ -62,8 +62,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
             mirror[late] = timings.draft.read(run.catch_up[late], depth[late])
             if RULES[profile].reads_accepted:
                 mirror[late] += timings.draft_sample_s
-    parts = (verify, draft, mirror, sampled)
-    return Breakdown(*(float(part.sum()) for part in parts))
+    return Breakdown(*(float(part.sum()) for part in (verify, draft, mirror, sampled)))
 
 
 @dataclass(frozen=True)

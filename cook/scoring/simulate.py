@@ -133,8 +133,7 @@ class Positions:
     @cached_property
     def next_eog(self) -> list[int]:
         """For each position, the first end-of-generation token at or after it (or beyond all)."""
-        none = np.zeros(len(self.match), bool)
-        return _next_true(none if self.eog is None else self.eog)
+        return _next_true(np.zeros(len(self.match), bool) if self.eog is None else self.eog)
 
     def low(self, p_min: float) -> list[int]:
         """For each position, the first one at or after it whose confidence is below ``p_min``."""

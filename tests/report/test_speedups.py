@@ -246,6 +246,10 @@ def test_speeds_are_compared_over_common_requests() -> None:
     found = speed_interval(fast, slow, 0.95)
     assert found.low < 2.0 < found.high
     assert found.high / found.low < 1.06, "only starts differ"
+    one = replace(fast, block=(0,) * 16, order=tuple(range(1, 17)))
+    other = replace(slow, block=(0,) * 16, order=tuple(range(17, 33)))
+    apart = speed_interval(one, other, 0.95)
+    assert apart.high / apart.low > 1.1, "one turn each, one after the other"
     assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
     assert speed_interval(fast, None, 0.95) is None
     assert speedups._ratio(common(runs_of(fast, "a"), runs_of(slow, "a"))) == 2.0

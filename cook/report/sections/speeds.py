@@ -46,8 +46,7 @@ def by_draft(record: Record) -> Section:
     """A row a draft, fastest first: live filled, predicted hollow."""
     title, drafts = "End-to-end speedup of each draft", drafts_at_their_best(record)
     if not drafts:
-        why = "no speed with a draft and without one"
-        return Section("speedups", title, absent=why)
+        return Section("speedups", title, absent="no speed with a draft and without one")
     table = speeds_table(record, (one.candidate for one in drafts))
     pick = record.pick.candidate
     names = drawn([one.name for one in drafts], MOST_DRAFTS, pick)
