@@ -1,9 +1,10 @@
 """Step: deal a block of prompts to several servers, each prompt to all of them before the next.
 
 What decides between candidates is comparing them at the same moment: whatever the machine does
-meanwhile, it does to all. Where the servers fit into memory together, they are alive at once and
-take turns by the request, one request at a time, in a random order. Where they do not, each is
-alive alone for the whole block, and every other block goes through them backwards.
+meanwhile, it does to all. Where the servers fit into memory together, they are alive at once,
+and answer it in a random order and in slices of a quarter of a second, of which no two run at a
+time: the others are stopped meanwhile, which counts for none of their times. Where they do not,
+each is alive alone for the whole block, and every other block goes through them backwards.
 
 A timing is worth little when another program wanted the same cores (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
@@ -18,9 +19,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from threading import Event, Thread
 from typing import ClassVar
 
 import numpy as np
@@ -47,8 +48,11 @@ MOST_REST_S = 5.0
 costs a block twice as much, and shows as a disturbance."""
 TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
-LOOK_S = 0.05
-"""How often it is looked, while a request runs, whether others took its server's cores."""
+LOOK_S, LOOKS = 0.05, 5
+"""How often it is looked, while a request runs, whether others took its server's cores; after so
+many looks it is another server's turn: the cores of a shared host are fast and slow by the second,
+and the closer two servers run, the more of that they have in common
+(docs/internals/scoring.md#deciding)."""
 NOTICED = 0.35
 """Cores that others kept busy between two looks, above which a program is at work: the kernel's
 accounts are off by a tick (0.2 cores) or so."""
@@ -351,130 +355,172 @@ class _Block:
     def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
         rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
         remembers = any(seat.step.remembers for seat in seats)
+        requests = []
         for place in rng.permutation(len(seats)):
             seat = seats[place]
-            if seat.failure is not None or seat.server is None:
-                continue
-            try:
-                run = self._ask(seats, seat, prompt, parting=remembers and not first)
-                seat.runs[prompt.id] = run
-                if seat.is_crowded(run):
-                    self.crowded.add(prompt.id)
-            except StepError as error:
-                seat.failed(error)
+            if seat.failure is None and seat.server is not None:
+                request = _Request(seat, seat.server, prompt)
+                try:
+                    request.prepare(parting=remembers and not first)
+                    requests.append(request)
+                except StepError as error:
+                    seat.failed(error)
+        at_once = all(r.server.pid is not None and not r.streamed for r in requests)
+        for group in [requests] if at_once else [[request] for request in requests]:
+            self._ask(seats, group)
 
-    def _ask(
-        self, seats: Sequence[_Seat], seat: _Seat, prompt: Prompt, *, parting: bool
-    ) -> PromptRun:
-        server, warmed = seat.server, seat.warmed
-        assert server is not None, "chosen so"
-        assert warmed is not None, "an open seat answered a first request"
-        if parting:
-            server.complete(WARM_UP, seat.step.parting_tokens, temperature=0.0, seed=1)
-        text = seat.step.rendered(server, prompt)
-        streamed = seat.step.is_streamed(server, warmed, text)
+    def _ask(self, seats: Sequence[_Seat], group: Sequence[_Request]) -> None:
+        """All of ``group`` at once, of which one runs at a time, for :data:`LOOKS` looks each."""
+        if not group:
+            return
+
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
-        self._wait(seat, Event())
 
         def cpu_s() -> float | None:
             each = [one.cpu_s for one in alive]
             return None if None in each else sum(used_s for used_s in each if used_s is not None)
 
+        self._wait(group)
         watch, started = Watch(cpu_s), time.monotonic()
-        with self._stopped_for_others(seat, server) as stops:
-            run = seat.step.ask(server, prompt, text, streamed)
-        cores = watch.others_cores()
-        stopped_s = sum(stop.end - stop.start for stop in stops)
+        rests: list[tuple[float, float]] = []
+        with ThreadPoolExecutor(len(group), "request") as pool:
+            for request in group[1:]:
+                request.stop()
+            answers = {request: pool.submit(request.answer) for request in group}
+            try:
+                while waiting := [r for r in group if not answers[r].done()]:
+                    for request in waiting:
+                        request.go_on()
+                        rests += self._slice(request, answers[request], group)
+                        if len(waiting) > 1:
+                            request.stop()  # also one that has answered, whose threads still spin
+            finally:
+                for request in group:
+                    request.go_on()
+        cores, elapsed_s = watch.others_cores(), time.monotonic() - started
+        rested_s, others_s = (sum(column) for column in zip((0.0, 0.0), *rests, strict=True))
+        self.stopped_s += rested_s
         if cores is not None:
-            elapsed_s = time.monotonic() - started
-            busy_s = cores * elapsed_s - sum(stop.others_s for stop in stops) - TICK_S
-            cores = max(0.0, busy_s / max(elapsed_s - stopped_s, TICK_S))
-        self.stopped_s += stopped_s
-        self.asked += 1
-        seat.asked.append((self.asked, prompt.id))
-        run = without_stops(run, started, stops)
-        return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
+            busy_s = cores * elapsed_s - others_s - TICK_S
+            cores = max(0.0, busy_s / max(elapsed_s - rested_s, TICK_S))
+        for request in group:
+            seat, id = request.seat, request.prompt.id
+            try:
+                run = without_stops(answers[request].result(), request.started, request.stops)
+            except StepError as error:
+                seat.failed(error)
+                continue
+            self.asked += 1
+            seat.asked.append((self.asked, id))
+            run = replace(run, block=self.step.block, order=self.asked, others_cores=cores)
+            seat.runs[id] = run
+            if seat.is_crowded(run):
+                self.crowded.add(id)
 
-    def _wait(self, seat: _Seat, ended: Event) -> None:
-        rested = _wait_for_room(self.patience_s, seat.room, ended)
+    def _slice(
+        self, request: _Request, answer: Future[PromptRun], group: Sequence[_Request]
+    ) -> Iterator[tuple[float, float]]:
+        """Let ``request`` run for its turn or until its ``answer``, stopped whenever others take
+        its cores until they rest, unless they never do: seconds of such stops, and what others
+        took of the processors in them."""
+        for _ in range(LOOKS):
+            watch = Watch(request.cpu_s)
+            if wait([answer], LOOK_S).done:
+                return
+            cores = watch.others_cores()
+            if request.seat.is_crowded_now(cores) and self.patience_s >= REST_S:
+                request.stop()
+                watch, start = Watch(request.cpu_s), time.monotonic()
+                self._wait(group)
+                rested_s = time.monotonic() - start
+                request.go_on()
+                yield rested_s, (watch.others_cores() or 0.0) * rested_s
+
+    def _wait(self, group: Sequence[_Request]) -> None:
+        rested = _wait_for_room(self.patience_s, min(request.seat.room for request in group))
         self.patience_s = MOST_REST_S if rested else self.patience_s / 2
 
-    @contextmanager
-    def _stopped_for_others(self, seat: _Seat, server: Server) -> Iterator[list[Stop]]:
-        """Meanwhile ``server`` is stopped whenever other programs take its cores, until they rest:
-        those stops, of which none is made on a machine that never rests."""
-        stops: list[Stop] = []
-        ended, pid = Event(), server.pid
-        if pid is None:
-            yield stops
-            return
 
-        def stop() -> None:
-            watch, start = Watch(lambda: process_cpu_s(pid)), time.monotonic()
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                self._wait(seat, ended)
-            finally:
-                os.kill(pid, signal.SIGCONT)
-            end = time.monotonic()
-            stops.append(Stop(start, end, (watch.others_cores() or 0.0) * (end - start)))
+@dataclass(eq=False)
+class _Request:
+    """``prompt`` as ``server`` of ``seat`` answers it. ``stops``: when the server did not run."""
 
-        def look() -> None:
-            watch = Watch(lambda: process_cpu_s(pid))
+    seat: _Seat
+    server: Server
+    prompt: Prompt
+    text: str = ""
+    streamed: bool = False
+    started: float = 0.0
+    stops: list[tuple[float, float]] = field(default_factory=list)
+    stopped: float | None = None
+
+    def prepare(self, *, parting: bool) -> None:
+        """``parting``: make the draft forget the request before, which takes one."""
+        step, warmed = self.seat.step, self.seat.warmed
+        assert warmed is not None, "an open seat answered a first request"
+        if parting:
+            self.server.complete(WARM_UP, step.parting_tokens, temperature=0.0, seed=1)
+        self.text = step.rendered(self.server, self.prompt)
+        self.streamed = step.is_streamed(self.server, warmed, self.text)
+
+    def answer(self) -> PromptRun:
+        self.started = time.monotonic()
+        return self.seat.step.ask(self.server, self.prompt, self.text, self.streamed)
+
+    def cpu_s(self) -> float | None:
+        return process_cpu_s(self.server.pid) if self.server.pid is not None else None
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.stopped = time.monotonic()
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+        if self.stopped is not None:
+            self.stops.append((self.stopped, time.monotonic()))
+            self.stopped = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.server.pid is not None:
             with suppress(ProcessLookupError):  # it died, which the request says
-                while not ended.wait(LOOK_S):
-                    if seat.is_crowded_now(watch.others_cores()) and self.patience_s >= REST_S:
-                        stop()
-                    watch = Watch(lambda: process_cpu_s(pid))
-
-        (thread := Thread(target=look, name="look", daemon=True)).start()
-        try:
-            yield stops
-        finally:
-            ended.set()
-            thread.join()
+                os.kill(self.server.pid, number)
 
 
-@dataclass(frozen=True)
-class Stop:
-    """A server did not run from ``start`` to ``end`` (monotonic seconds), while others took
-    ``others_s`` of the processors."""
+def without_stops(
+    run: PromptRun, started: float, stops: Sequence[tuple[float, float]]
+) -> PromptRun:
+    """``run``, which was asked at ``started``, without ``stops`` of its server, each from
+    one clock time to another.
 
-    start: float
-    end: float
-    others_s: float
-
-
-def without_stops(run: PromptRun, started: float, stops: Sequence[Stop]) -> PromptRun:
-    """``run``, which was asked at ``started``, without the time in which its server was stopped."""
+    The server's own clock begins when it gets to run, and ends as the answer comes.
+    """
     if not stops:
         return run
 
     def stopped_ms(start_ms: float, end_ms: float) -> float:
         both = (
-            min(1000 * (stop.end - started), end_ms) - max(1000 * (stop.start - started), start_ms)
-            for stop in stops
+            min(1000 * (end - started), end_ms) - max(1000 * (start - started), start_ms)
+            for start, end in stops
         )
         return sum(max(0.0, ms) for ms in both)
 
-    first_ms, last_ms = run.prompt_ms, run.prompt_ms + run.predicted_ms
+    first_ms = run.wall_ms - run.predicted_ms
     return replace(
         run,
-        prompt_ms=first_ms - stopped_ms(0.0, first_ms),
-        predicted_ms=run.predicted_ms - stopped_ms(first_ms, last_ms),
+        prompt_ms=run.prompt_ms - stopped_ms(first_ms - run.prompt_ms, first_ms),
+        predicted_ms=run.predicted_ms - stopped_ms(first_ms, run.wall_ms),
         wall_ms=run.wall_ms - stopped_ms(0.0, run.wall_ms),
         late_reading_ms=None,  # it was told by when the parts of the answer came
     )
 
 
-def _wait_for_room(most_s: float, room: float, ended: Event) -> bool:
-    """Until all but this process use at most ``room`` cores, for ``most_s`` at most, or until
-    ``ended``; whether it came. Where the kernel does not say what they use, at once."""
+def _wait_for_room(most_s: float, room: float) -> bool:
+    """Until all but this process use at most ``room`` cores, for ``most_s`` at most; whether it
+    came. Where the kernel does not say what they use, at once."""
     until = time.monotonic() + most_s
     while True:
         watch = Watch(lambda: 0.0)
-        if ended.wait(REST_S):
-            return False
+        time.sleep(REST_S)
         cores = watch.others_cores()
         if cores is None or cores <= room:
             return True

@@ -6,16 +6,17 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.process.system import process_cpu_s
 from cook.engines.server_api import Completion
 from cook.engines.speculation import NgramSettings, NgramType
 from cook.errors import PrerequisiteError, StepError
@@ -153,7 +154,7 @@ def farm(step: DealStep, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> F
     monkeypatch.setattr(deal, "TICK_S", 0.0)
     monkeypatch.setattr(deal, "default_threads", lambda: 1)
 
-    def wait(most_s: float, room: float, ended: Event) -> bool:
+    def wait(most_s: float, room: float) -> bool:
         FARM.waited.append(most_s)
         FARM.rooms.append(room)
         return FARM.rests
@@ -279,9 +280,42 @@ def test_on_a_machine_that_is_never_idle_all_prompts_count(
     assert outcome.warnings == ((warning,) if disturbed else ())
 
 
+@pytest.fixture
+def processes() -> Iterator[Callable[[], int]]:
+    """Starts one that computes on and on; its id."""
+    with ExitStack() as ends:
+
+        def start() -> int:
+            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+            return process.pid
+
+        yield start
+
+
+def request_of(farm: Farm, pid: int, answer: Callable[[deal._Request], None]) -> deal._Request:
+    """To a process that is a server but for its answer: ``answer`` returns when there is one."""
+    server: Any = SimpleNamespace(pid=pid, cpu_s=0.0)
+    request = deal._Request(deal._Seat(farm.step.servers[0], server), server, PROMPTS[0])
+
+    def asked() -> PromptRun:
+        began = request.started = time.monotonic()
+        answer(request)
+        wall_ms = 1000 * (time.monotonic() - began)
+        return PromptRun("a", "b", 10, 0.0, 9, wall_ms, wall_ms, None, None, None, "", "limit")
+
+    request.answer = asked  # type: ignore[method-assign]
+    return request
+
+
 @pytest.mark.parametrize(("patience_s", "stopped"), [(5.0, True), (0.05, False)])
 def test_a_server_is_stopped_while_others_take_its_cores(
-    patience_s: float, stopped: bool, farm: Farm, monkeypatch: pytest.MonkeyPatch
+    patience_s: float,
+    stopped: bool,
+    farm: Farm,
+    processes: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A real process, which stands still until there is room; none does on a machine that never
     rests."""
@@ -294,27 +328,46 @@ def test_a_server_is_stopped_while_others_take_its_cores(
     )
     states = []
 
-    def wait(most_s: float, room: float, ended: Event) -> bool:
-        ended.wait(0.1)
-        states.append(state_of(process.pid))
-        return True
+    def wait(most_s: float, room: float) -> bool:
+        time.sleep(0.1)
+        states.append(state_of(pid))
+        return most_s > 1
 
     monkeypatch.setattr(deal, "_wait_for_room", wait)
     block = deal._Block(farm.step, farm.bench, patience_s=patience_s)
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    seat, server = deal._Seat(farm.step.servers[0]), SimpleNamespace(pid=process.pid)
-    try:
-        with block._stopped_for_others(seat, server) as stops:  # type: ignore[arg-type]
-            time.sleep(0.4)
-        assert state_of(process.pid) != "T"
-    finally:
-        process.kill()
-        process.wait()
-    assert states == ["T"] * stopped
-    assert [round(s.others_s / (s.end - s.start), 6) for s in stops] == [1.0] * stopped
-    assert all(0.1 <= stop.end - stop.start < 0.3 for stop in stops)
-    with block._stopped_for_others(seat, server):  # type: ignore[arg-type]
-        pass  # it is gone, which is for the request to say
+    request = request_of(farm, pid := processes(), lambda _: time.sleep(0.4))
+    block._ask([request.seat], [request])
+    assert state_of(pid) != "T"
+    assert [state == "T" for state in states] == [False] + [True] * stopped
+    assert [0.1 <= end - start < 0.3 for start, end in request.stops] == [True] * stopped
+    rested = pytest.approx(sum(end - start for start, end in request.stops), abs=0.02)
+    assert block.stopped_s == rested
+    (run,) = request.seat.runs.values()
+    assert run.wall_ms == pytest.approx(400 - 1000 * block.stopped_s, abs=40)
+
+
+def test_servers_run_in_slices_and_never_two_at_a_time(
+    farm: Farm, processes: Callable[[], int]
+) -> None:
+    """Each needs half a second of a core, and has run as long, whatever the clock says."""
+    farm.rests = True
+
+    def computed(request: deal._Request) -> None:
+        began = process_cpu_s(request.server.pid) or 0.0  # type: ignore[arg-type]
+        while (process_cpu_s(request.server.pid) or 0.0) < began + 0.5:  # type: ignore[arg-type]
+            time.sleep(0.01)
+
+    two = [request_of(farm, processes(), computed) for _ in range(2)]
+    began = time.monotonic()
+    deal._Block(farm.step, farm.bench)._ask([one.seat for one in two], two)
+    ended = time.monotonic()
+    assert [state_of(one.server.pid) != "T" for one in two] == [True, True]  # type: ignore[arg-type]
+    (first,), (second,) = (one.seat.runs.values() for one in two)
+    assert (first.order, second.order) == (1, 2)
+    assert min(first.wall_ms, second.wall_ms) >= 470
+    assert first.wall_ms + second.wall_ms <= 1000 * (ended - began), "one at a time"
+    assert all(len(one.stops) >= 2 for one in two), "in slices"
+    assert first.others_cores is not None
 
 
 def state_of(pid: int) -> str:
@@ -322,12 +375,12 @@ def state_of(pid: int) -> str:
 
 
 def test_stops_count_for_no_time_of_a_request() -> None:
-    """Reading from 0 to 300 ms, writing to 1,000: one stop in each, and one across."""
+    """Reading from 10 to 310 ms, writing to 1,010: one stop in each, and one across."""
     run = PromptRun("a", "b", 10, 300.0, 9, 700.0, 1010.0, None, None, None, "", "limit")
-    stops = [deal.Stop(5.1, 5.2, 0.0), deal.Stop(5.25, 5.35, 0.0), deal.Stop(5.5, 5.7, 0.0)]
+    stops = [(5.1, 5.2), (5.25, 5.35), (5.5, 5.7)]
     found = deal.without_stops(replace(run, late_reading_ms=3.0), 5.0, stops)
-    assert found.prompt_ms == pytest.approx(150.0)
-    assert found.predicted_ms == pytest.approx(450.0)
+    assert found.prompt_ms == pytest.approx(140.0)
+    assert found.predicted_ms == pytest.approx(460.0)
     assert found.wall_ms == pytest.approx(610.0)
     assert found.late_reading_ms is None
     assert deal.without_stops(run, 5.0, []) == run
@@ -423,7 +476,7 @@ def test_a_request_waits_until_there_is_room(
 ) -> None:
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "Watch", machine := Machine(*cores))
-    assert deal._wait_for_room(5.0, 0.2, Event())
+    assert deal._wait_for_room(5.0, 0.2)
     assert machine.windows == windows
 
 
@@ -431,7 +484,7 @@ def test_a_machine_that_never_rests_is_not_waited_for_long(monkeypatch: pytest.M
     monkeypatch.setattr(deal, "REST_S", 0.01)
     monkeypatch.setattr(deal, "Watch", Machine(1.0))
     began = time.monotonic()
-    assert not deal._wait_for_room(0.05, 0.2, Event())
+    assert not deal._wait_for_room(0.05, 0.2)
     assert 0.05 <= time.monotonic() - began < 1.0
 
 
