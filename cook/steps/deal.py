@@ -1,10 +1,10 @@
 """Step: deal a block of prompts to several servers, each prompt to all of them before the next.
 
 What decides between candidates is comparing them at the same moment: whatever the machine does
-meanwhile, it does to all. Where the servers fit into memory together, they are alive at once,
-and answer it in a random order and in slices of a quarter of a second, of which no two run at a
-time: the others are stopped meanwhile, which counts for none of their times. Where they do not,
-each is alive alone for the whole block, and every other block goes through them backwards.
+meanwhile, it does to all. Where the servers fit into memory together, they are alive at once and
+asked the same prompt at once, in a random order; one runs for a quarter of a second while the
+others are stopped, which counts for none of their times, then the next. Where they do not fit, each
+is alive alone for the whole block, and every other block goes through them backwards.
 
 A timing is worth little when another program wanted the same cores (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
@@ -286,6 +286,17 @@ class _Seat:
         except (StepError, PrerequisiteError) as error:  # of the engine's build, too
             self.failed(error)
 
+    def request(self, prompt: Prompt, *, parting: bool) -> _Request:
+        """``parting``: the draft is to forget the request before, which takes another."""
+        server, warmed = self.server, self.warmed
+        assert server is not None, "chosen so"
+        assert warmed is not None, "an open seat answered a first request"
+        if parting:
+            server.complete(WARM_UP, self.step.parting_tokens, temperature=0.0, seed=1)
+        text = self.step.rendered(server, prompt)
+        streamed = self.step.is_streamed(server, warmed, text)
+        return _Request(self, server, prompt, text, streamed)
+
     def failed(self, error: CookError) -> None:
         """The candidate is out; the first reason counts."""
         self.failure = self.failure or error.message.splitlines()[0]
@@ -359,21 +370,18 @@ class _Block:
         for place in rng.permutation(len(seats)):
             seat = seats[place]
             if seat.failure is None and seat.server is not None:
-                request = _Request(seat, seat.server, prompt)
                 try:
-                    request.prepare(parting=remembers and not first)
-                    requests.append(request)
+                    requests.append(seat.request(prompt, parting=remembers and not first))
                 except StepError as error:
                     seat.failed(error)
-        at_once = all(r.server.pid is not None and not r.streamed for r in requests)
+        at_once = bool(requests) and all(
+            r.server.pid is not None and not r.streamed for r in requests
+        )
         for group in [requests] if at_once else [[request] for request in requests]:
             self._ask(seats, group)
 
     def _ask(self, seats: Sequence[_Seat], group: Sequence[_Request]) -> None:
         """All of ``group`` at once, of which one runs at a time, for :data:`LOOKS` looks each."""
-        if not group:
-            return
-
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
 
         def cpu_s() -> float | None:
@@ -384,10 +392,10 @@ class _Block:
         watch, started = Watch(cpu_s), time.monotonic()
         rests: list[tuple[float, float]] = []
         with ThreadPoolExecutor(len(group), "request") as pool:
-            for request in group[1:]:
-                request.stop()
-            answers = {request: pool.submit(request.answer) for request in group}
             try:
+                for request in group[1:]:
+                    request.stop()
+                answers = {request: pool.submit(request.answer) for request in group}
                 while waiting := [r for r in group if not answers[r].done()]:
                     for request in waiting:
                         request.go_on()
@@ -398,10 +406,10 @@ class _Block:
                 for request in group:
                     request.go_on()
         cores, elapsed_s = watch.others_cores(), time.monotonic() - started
-        rested_s, others_s = (sum(column) for column in zip((0.0, 0.0), *rests, strict=True))
+        rested_s = sum(seconds for seconds, _ in rests)
         self.stopped_s += rested_s
         if cores is not None:
-            busy_s = cores * elapsed_s - others_s - TICK_S
+            busy_s = cores * elapsed_s - sum(others_s for _, others_s in rests) - TICK_S
             cores = max(0.0, busy_s / max(elapsed_s - rested_s, TICK_S))
         for request in group:
             seat, id = request.seat, request.prompt.id
@@ -448,20 +456,11 @@ class _Request:
     seat: _Seat
     server: Server
     prompt: Prompt
-    text: str = ""
-    streamed: bool = False
+    text: str
+    streamed: bool
     started: float = 0.0
     stops: list[tuple[float, float]] = field(default_factory=list)
     stopped: float | None = None
-
-    def prepare(self, *, parting: bool) -> None:
-        """``parting``: make the draft forget the request before, which takes one."""
-        step, warmed = self.seat.step, self.seat.warmed
-        assert warmed is not None, "an open seat answered a first request"
-        if parting:
-            self.server.complete(WARM_UP, step.parting_tokens, temperature=0.0, seed=1)
-        self.text = step.rendered(self.server, self.prompt)
-        self.streamed = step.is_streamed(self.server, warmed, self.text)
 
     def answer(self) -> PromptRun:
         self.started = time.monotonic()
@@ -475,10 +474,11 @@ class _Request:
         self.stopped = time.monotonic()
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
         if self.stopped is not None:
+            # Before the signal: who is woken may take this thread's core.
             self.stops.append((self.stopped, time.monotonic()))
             self.stopped = None
+            self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.server.pid is not None:

@@ -1,6 +1,7 @@
 """Step: one candidate's llama-server, and requests to it.
 
-:class:`cook.steps.deal.DealStep` deals prompts to several of these servers, of which one runs at a time.
+:class:`cook.steps.deal.DealStep` deals prompts to several of these servers, of which one runs at a
+time.
 Run alone, the step has as many clients as the server has slots.
 """
 

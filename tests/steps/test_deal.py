@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -297,7 +299,8 @@ def processes() -> Iterator[Callable[[], int]]:
 def request_of(farm: Farm, pid: int, answer: Callable[[deal._Request], None]) -> deal._Request:
     """To a process that is a server but for its answer: ``answer`` returns when there is one."""
     server: Any = SimpleNamespace(pid=pid, cpu_s=0.0)
-    request = deal._Request(deal._Seat(farm.step.servers[0], server), server, PROMPTS[0])
+    seat = deal._Seat(farm.step.servers[0], server)
+    request = deal._Request(seat, server, PROMPTS[0], "text", False)
 
     def asked() -> PromptRun:
         began = request.started = time.monotonic()
@@ -350,7 +353,6 @@ def test_servers_run_in_slices_and_never_two_at_a_time(
     farm: Farm, processes: Callable[[], int]
 ) -> None:
     """Each needs half a second of a core, and has run as long, whatever the clock says."""
-    farm.rests = True
 
     def computed(request: deal._Request) -> None:
         began = process_cpu_s(request.server.pid) or 0.0  # type: ignore[arg-type]
@@ -368,6 +370,25 @@ def test_servers_run_in_slices_and_never_two_at_a_time(
     assert first.wall_ms + second.wall_ms <= 1000 * (ended - began), "one at a time"
     assert all(len(one.stops) >= 2 for one in two), "in slices"
     assert first.others_cores is not None
+
+
+def test_a_server_that_dies_in_its_slice_leaves_the_others_theirs(
+    farm: Farm, processes: Callable[[], int]
+) -> None:
+    def died(request: deal._Request) -> None:
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise StepError("it died")
+
+    pid = processes()
+    two = [
+        request_of(farm, pid, died),
+        request_of(farm, processes(), lambda _: time.sleep(0.6)),
+    ]
+    deal._Block(farm.step, farm.bench)._ask([one.seat for one in two], two)
+    assert [one.seat.failure for one in two] == ["it died", None]
+    assert [len(one.seat.runs) for one in two] == [0, 1]
 
 
 def state_of(pid: int) -> str:
