@@ -31,7 +31,7 @@ ROOMS = {
     "hub": 1_538,
     "logs": 1_237,
     "report": 3_931,
-    "steps": 4_509,
+    "steps": 4_508,
     "scoring": 3_404,
     "record": 1_433,
     "recipe": 6_131,

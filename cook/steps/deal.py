@@ -374,10 +374,8 @@ class _Block:
                     requests.append(seat.request(prompt, parting=remembers and not first))
                 except StepError as error:
                     seat.failed(error)
-        at_once = bool(requests) and all(
-            r.server.pid is not None and not r.streamed for r in requests
-        )
-        for group in [requests] if at_once else [[request] for request in requests]:
+        apart = not requests or any(r.streamed or r.server.pid is None for r in requests)
+        for group in [[request] for request in requests] if apart else [requests]:
             self._ask(seats, group)
 
     def _ask(self, seats: Sequence[_Seat], group: Sequence[_Request]) -> None:
