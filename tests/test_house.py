@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_187,
     "graph": 2_130,
     "engine_setup": 290,
-    "engines": 5_890,
+    "engines": 5_915,
     "config": 134,
     "prompts": 478,
     "demo": 250,

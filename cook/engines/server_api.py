@@ -28,7 +28,9 @@ from cook.formats import strict_json
 _STOPS = ("eos", "word", "limit")
 _EVENT = b"data: "
 StreamPart = tuple[float, bytes]
-"""When a part of a streamed answer came, in seconds, and its JSON."""
+"""When a part of a streamed answer came, by :func:`time.monotonic`, and its JSON."""
+Stop = tuple[float, float]
+"""From when to when a server was stopped, by the same clock."""
 S = TypeVar("S")
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
@@ -126,10 +128,7 @@ class Completion:
     ``draft_n_accepted`` are None when nothing was drafted: the engines then leave them out.
     ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``. ``probabilities`` are
     mainline's; ik's have no ids. ``speculators`` are the kinds of speculation that the server has,
-    where it reports them (mainline). ``late_reading_ms``: of ``predicted_ms``, what came before the
-    first drafted tokens beyond what as many cycles took later, which is the draft's reading of the
-    prompt where it reads at its first draft (ik); None where the answer was not streamed, or does
-    not show it.
+    where it reports them (mainline). ``heard_s``: when its parts came, where it was streamed.
     """
 
     text: str
@@ -144,7 +143,38 @@ class Completion:
     probabilities: tuple[TokenProbability, ...] = ()
     by_depth: tuple[DepthCount, ...] = ()
     speculators: tuple[str, ...] = ()
-    late_reading_ms: float | None = None
+    heard_s: tuple[float, ...] = ()
+
+    @property
+    def late_reading_ms(self) -> float | None:
+        """Of ``predicted_ms``, what came before the first drafted tokens, less one cycle as long as
+        the mean of the others: the draft's reading of the prompt where it reads at its first draft
+        (ik). None where the answer was not streamed, or does not show it."""
+        if self.draft_n_accepted is None:
+            return None
+        # Parts are timed by our clock; the server's began ``predicted_ms`` before the end, and with
+        # the first token, which nothing was drafted for.
+        others = self.predicted_n - 2 - self.draft_n_accepted  # by token identity, less the first
+        for at_s in self.heard_s[:-1]:
+            rest_ms = (self.heard_s[-1] - at_s) * 1000
+            first_ms, cycle_ms = self.predicted_ms - rest_ms, rest_ms / max(others, 1)
+            if others > 0 and rest_ms > 0 and first_ms > cycle_ms / 2:
+                return max(0.0, first_ms - cycle_ms)
+        return None
+
+    def without(self, stops: Sequence[Stop], answered_s: float) -> Completion:
+        """The same, which came at ``answered_s``, as if its server had not been stopped: its own
+        clock goes on meanwhile, and ends as the answer comes."""
+        if not stops:
+            return self
+        writing_s = answered_s - self.predicted_ms / 1000
+        reading_s = writing_s - self.prompt_ms / 1000
+        return replace(
+            self,
+            prompt_ms=ran_ms(reading_s, writing_s, stops),
+            predicted_ms=ran_ms(writing_s, answered_s, stops),
+            heard_s=tuple(answered_s - ran_ms(s, answered_s, stops) / 1000 for s in self.heard_s),
+        )
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -152,6 +182,12 @@ class Completion:
         if self.predicted_n < 2 or self.predicted_ms <= 0:
             return None
         return (self.predicted_n - 1) * 1000.0 / self.predicted_ms
+
+
+def ran_ms(start_s: float, end_s: float, stops: Sequence[Stop]) -> float:
+    """For how long a server ran between two times."""
+    stopped = (max(0.0, min(end, end_s) - max(start, start_s)) for start, end in stops)
+    return 1000 * (end_s - start_s - sum(stopped))
 
 
 class ServerClient(ABC):
@@ -251,7 +287,7 @@ def stream_parts(chunks: Iterable[bytes]) -> list[StreamPart]:
     parts: list[StreamPart] = []
     rest = b""
     for chunk in chunks:
-        at_s = time.perf_counter()
+        at_s = time.monotonic()
         # Only these bytes end a line: a reply may hold other characters that end one elsewhere.
         *lines, rest = (rest + chunk).split(b"\n")
         parts += ((at_s, line.removeprefix(_EVENT)) for line in lines if line.startswith(_EVENT))
@@ -270,18 +306,7 @@ def parse_stream(parts: Sequence[StreamPart]) -> Completion:
     text = "".join(part.content for part in found)
     tokens = [token for part in found for token in part.tokens]
     whole = parse_completion({**answers[-1], "content": text, "tokens": tokens})
-    if whole.draft_n_accepted is None:
-        return whole
-    # What came before the first drafted tokens, less one cycle as long as the mean of the others.
-    # Events are timed by our clock; the server's began ``predicted_ms`` before the end, and with
-    # the first token, which nothing was drafted for.
-    others = whole.predicted_n - 2 - whole.draft_n_accepted  # by token identity, less the first
-    for at_s, _ in parts[:-1]:
-        rest_ms = (parts[-1][0] - at_s) * 1000
-        first_ms, cycle_ms = whole.predicted_ms - rest_ms, rest_ms / max(others, 1)
-        if others > 0 and rest_ms > 0 and first_ms > cycle_ms / 2:
-            return replace(whole, late_reading_ms=max(0.0, first_ms - cycle_ms))
-    return whole
+    return replace(whole, heard_s=tuple(at_s for at_s, _ in parts))
 
 
 def parse_json(body: bytes) -> Any:

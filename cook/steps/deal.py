@@ -15,6 +15,7 @@ others used of the processors meanwhile is kept for every request.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -30,7 +31,7 @@ from cook.engines.base import Engine
 from cook.engines.environment import default_threads
 from cook.engines.process.system import anonymous_bytes, process_cpu_s
 from cook.engines.server import Server
-from cook.engines.server_api import Completion
+from cook.engines.server_api import Completion, Stop
 from cook.errors import CookError, PrerequisiteError, StepError
 from cook.graph.step import Cost, Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
@@ -374,7 +375,7 @@ class _Block:
                     requests.append(seat.request(prompt, parting=remembers and not first))
                 except StepError as error:
                     seat.failed(error)
-        apart = not requests or any(r.streamed or r.server.pid is None for r in requests)
+        apart = not requests or any(request.server.pid is None for request in requests)
         for group in [[request] for request in requests] if apart else [requests]:
             self._ask(seats, group)
 
@@ -412,7 +413,7 @@ class _Block:
         for request in group:
             seat, id = request.seat, request.prompt.id
             try:
-                run = without_stops(answers[request].result(), request.started, request.stops)
+                run = answers[request].result()
             except StepError as error:
                 seat.failed(error)
                 continue
@@ -449,67 +450,36 @@ class _Block:
 
 @dataclass(eq=False)
 class _Request:
-    """``prompt`` as ``server`` of ``seat`` answers it. ``stops``: when the server did not run."""
+    """``prompt`` as ``server`` of ``seat`` answers it. ``stops`` of the server: the last may have
+    no end yet."""
 
     seat: _Seat
     server: Server
     prompt: Prompt
     text: str
     streamed: bool
-    started: float = 0.0
-    stops: list[tuple[float, float]] = field(default_factory=list)
-    stopped: float | None = None
+    stops: list[Stop] = field(default_factory=list)
 
     def answer(self) -> PromptRun:
-        self.started = time.monotonic()
-        return self.seat.step.ask(self.server, self.prompt, self.text, self.streamed)
+        return self.seat.step.ask(self.server, self.prompt, self.text, self.streamed, self.stops)
 
     def cpu_s(self) -> float | None:
         return process_cpu_s(self.server.pid) if self.server.pid is not None else None
 
     def stop(self) -> None:
         self._signal(signal.SIGSTOP)
-        self.stopped = time.monotonic()
+        self.stops.append((time.monotonic(), math.inf))
 
     def go_on(self) -> None:
-        if self.stopped is not None:
+        if self.stops and self.stops[-1][1] == math.inf:
             # Before the signal: who is woken may take this thread's core.
-            self.stops.append((self.stopped, time.monotonic()))
-            self.stopped = None
+            self.stops[-1] = self.stops[-1][0], time.monotonic()
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.server.pid is not None:
             with suppress(ProcessLookupError):  # it died, which the request says
                 os.kill(self.server.pid, number)
-
-
-def without_stops(
-    run: PromptRun, started: float, stops: Sequence[tuple[float, float]]
-) -> PromptRun:
-    """``run``, which was asked at ``started``, without ``stops`` of its server, each from
-    one clock time to another.
-
-    The server's own clock begins when it gets to run, and ends as the answer comes.
-    """
-    if not stops:
-        return run
-
-    def stopped_ms(start_ms: float, end_ms: float) -> float:
-        both = (
-            min(1000 * (end - started), end_ms) - max(1000 * (start - started), start_ms)
-            for start, end in stops
-        )
-        return sum(max(0.0, ms) for ms in both)
-
-    first_ms = run.wall_ms - run.predicted_ms
-    return replace(
-        run,
-        prompt_ms=run.prompt_ms - stopped_ms(first_ms - run.prompt_ms, first_ms),
-        predicted_ms=run.predicted_ms - stopped_ms(first_ms, run.wall_ms),
-        wall_ms=run.wall_ms - stopped_ms(0.0, run.wall_ms),
-        late_reading_ms=None,  # it was told by when the parts of the answer came
-    )
 
 
 def _wait_for_room(most_s: float, room: float) -> bool:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
-from cook.engines.server_api import Completion
+from cook.engines.server_api import Completion, Stop, ran_ms
 from cook.engines.speculation import NgramSettings
 from cook.errors import StepError
 from cook.formats.heads import HeadKind
@@ -324,15 +324,25 @@ class LiveStep(Step[LiveOutcome]):
         """Length of a request that makes the draft forget the one before: it must be drafted."""
         return PARTING_TOKENS + max(1, self.settings.n_min if self.settings else 0)
 
-    def ask(self, server: Server, prompt: Prompt, text: str, streamed: bool = False) -> PromptRun:
-        started = time.perf_counter()
+    def ask(
+        self,
+        server: Server,
+        prompt: Prompt,
+        text: str,
+        streamed: bool = False,
+        stops: Sequence[Stop] = (),
+    ) -> PromptRun:
+        """``stops`` of the server until it has answered count for none of the times."""
+        asked_s = time.monotonic()
         answer: Completion = server.complete(
             text,
             n_predict=self.max_tokens,
             sampling=self.sampling.for_prompt(prompt.id).asked(),
             streamed=streamed,
         )
-        wall_ms = (time.perf_counter() - started) * 1000
+        answered_s = time.monotonic()
+        wall_ms = ran_ms(asked_s, answered_s, stops)
+        answer = answer.without(stops, answered_s)
         if answer.draft_n is None and (self.draft is not None or self.ngram is not None):
             answer = replace(answer, draft_n=0, draft_n_accepted=0)  # as forecasts say it
         return run_of(prompt, answer, wall_ms, self._past_end(server, answer))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,41 @@ def test_what_came_before_the_first_drafted_tokens_is_the_reading(
     whole = parse_stream(replied(reading_ms, cycles, cycle_ms, held))
     assert whole.late_reading_ms == pytest.approx(reading_ms, abs=1e-3 * cycle_ms + 1e-3)
     assert len(whole.text) == 1 + sum(cycles) + len(cycles) - held
+
+
+@given(
+    st.floats(0, 3_000),
+    st.lists(st.integers(0, 2), min_size=3, max_size=60),
+    st.floats(10, 300),
+    st.lists(st.tuples(st.floats(-0.5, 3), st.floats(0.01, 1)), max_size=20),
+)
+def test_stops_of_its_server_count_for_no_time_of_an_answer(
+    reading_ms: float, cycles: list[int], cycle_ms: float, stops: list[tuple[float, float]]
+) -> None:
+    """Each after so many seconds that the server has run since its first token, and so long: it had
+    read for 0.3 s before, and one stop goes on after the answer."""
+    whole = parse_stream(replied(reading_ms, cycles, cycle_ms))
+    stops = sorted(stops)
+
+    def clock_s(ran_s: float) -> float:
+        return FIRST_S + ran_s + sum(length for after, length in stops if after < ran_s)
+
+    asked_s, first_s = clock_s(-0.3), clock_s(0.0)
+    heard_s = tuple(clock_s(at_s - FIRST_S) for at_s in whole.heard_s)
+    seen = replace(
+        whole,
+        prompt_ms=1000 * (first_s - asked_s),
+        predicted_ms=1000 * (heard_s[-1] - first_s),
+        heard_s=heard_s,
+    )
+    before = [0.0, *accumulate(length for _, length in stops)]
+    begun = [FIRST_S + after + passed for (after, _), passed in zip(stops, before, strict=False)]
+    spans = [(at, at + length) for at, (_, length) in zip(begun, stops, strict=True)]
+    found = seen.without([*spans, (heard_s[-1] + 1, math.inf)], heard_s[-1])
+    assert found.prompt_ms == pytest.approx(300.0, abs=1e-6)
+    assert found.predicted_ms == pytest.approx(whole.predicted_ms, abs=1e-6)
+    assert found.late_reading_ms == pytest.approx(whole.late_reading_ms, abs=1e-5)
+    assert seen.without([], heard_s[-1]) == seen
 
 
 def test_what_does_not_show_it_is_not_guessed() -> None:
