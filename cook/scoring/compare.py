@@ -33,9 +33,9 @@ from cook.record.record import Figures, Interval, Objective, PromptFigures, Prom
 
 K = TypeVar("K", bound=Hashable)
 
-START, TURN = 0.008, 0.022
-"""Standard deviation of the log speed between starts of one server, until it is measured: 0.5 to
-1.2 % in pairs, 2.2 % with one turn each, minutes apart (docs/internals/scoring.md#deciding)."""
+START, TURN = 0.005, 0.022
+"""Standard deviation of the log speed between starts of one server, until it is measured: below
+0.3 % alive at once, 2.2 % minutes apart, one turn each (docs/internals/scoring.md#deciding)."""
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""

@@ -197,7 +197,7 @@ def test_a_spent_budget_names_who_is_left_out_and_what_would_decide(built: Build
 
 
 def test_method_live_goes_the_same_way_in_groups(built: Building) -> None:
-    record = built(score={"method": "live"}).record
+    record = built(ALIKE, score={"method": "live"}).record
     assert all(c.live is not None and c.predicted is None for c in record.candidates)
     dealt = blocks(record)
     leader = set(dealt[0]) & set(dealt[1]) - {"no draft"}

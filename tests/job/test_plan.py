@@ -106,16 +106,16 @@ def test_a_line_a_phase_and_with_steps_a_line_a_step(
     assert sum(p.steps for p in found.phases) == len(found.steps) + len(found.later_steps)
 
 
-def test_the_smallest_difference_falls_with_starts(tmp_path: Path) -> None:
-    """Two starts of one configuration differ by 0.8 %, whatever is dealt to them."""
+def test_the_smallest_difference_falls_with_starts_and_prompts(tmp_path: Path) -> None:
+    """Two starts of one configuration differ by 0.5 %, whatever is dealt to them."""
     found = {}
     for limit in (4, 8, 16):
         path = recipe(tmp_path, 2, limit=limit)
         dealing = plan(prepare(path, plan_only=True)).dealing
-        found[dealing.starts] = dealing.smallest_difference
+        found[dealing.starts] = dealing.prompts, dealing.smallest_difference
     assert list(found) == [1, 2, 5]
-    for starts, difference in found.items():
-        expected = 1.96 * START * math.sqrt(2 / starts)
+    for starts, (prompts, difference) in found.items():
+        expected = 1.96 * math.sqrt(2 * (START**2 / starts + 0.02**2 / prompts))
         assert math.log1p(difference) == pytest.approx(expected, rel=0.01)
 
 

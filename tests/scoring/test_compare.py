@@ -362,12 +362,12 @@ def test_strata_take_out_what_kinds_differ_by() -> None:
     apart = interval(mine, bare, WHOLE, None, 0.95)
     one_kind = [[replace(r, category="code") for r in side] for side in (mine, bare)]
     alike = interval(one_kind[0], one_kind[1], WHOLE, None, 0.95)
-    assert apart.high / apart.low < 1.06, "server starts, 0.8 % each"
+    assert apart.high / apart.low < 1.06, "server starts, 0.5 % each"
     assert alike.high / alike.low > 1.2
 
 
 def test_a_turn_each_says_less_of_other_prompts() -> None:
-    """All prompts are alike: what server starts differ by is left, 0.8 % each, or 2.2 %."""
+    """All prompts are alike: what server starts differ by is left, 0.5 % each, or 2.2 %."""
 
     def width(before: int, blocks: int = 1) -> float:
         bare = [replace(run(f"p{i}", 1000.0, block=i % blocks), order=2 * i + 1) for i in range(16)]

@@ -530,10 +530,25 @@ def test_block_turns_and_order_of_servers_are_part_of_the_key(step: DealStep) ->
 
 
 @pytest.mark.engine
-def test_real_servers_draft_as_they_do_alone(bundled: Any, bench: Workbench) -> None:
-    bare = live_step(bundled, prompts=PROMPTS[:2], max_tokens=8)
-    drafted = live_step(bundled, DraftSettings(2), prompts=PROMPTS[:2], max_tokens=8)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_real_servers_draft_as_they_do_alone(
+    streamed: bool, bundled: Any, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In slices of 10 ms, of answers that come whole or streamed."""
+    monkeypatch.setattr(LiveStep, "is_streamed", lambda *_: streamed)
+    monkeypatch.setattr(deal, "LOOK_S", 0.002)
+    stopped = []
+    stop = deal._Request.stop
+
+    def kept(request: deal._Request) -> None:
+        stopped.append(request)
+        stop(request)
+
+    monkeypatch.setattr(deal._Request, "stop", kept)
+    bare = live_step(bundled, prompts=PROMPTS[:2], max_tokens=48)
+    drafted = live_step(bundled, DraftSettings(2), prompts=PROMPTS[:2], max_tokens=48)
     outcome = DealStep((bare, drafted), 0, True).run(bench)
+    assert len(stopped) > 8, "in slices"
     assert outcome.together
     for step, dealt in zip((bare, drafted), outcome.dealt, strict=True):
         alone = step.run(bench).runs
