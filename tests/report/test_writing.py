@@ -151,7 +151,7 @@ def test_first_screen_has_pick_why_confidence_speedup_and_command(record: Record
     words = "".join(Page(header.partition("<body>")[2]).words)
     for wanted in (
         *(str(record.pick.candidate), record.pick.sentence, "Decided"),
-        *("1.70x", "1.67 to 1.73 on other such prompts (95%)", "llama-server -m target.gguf"),
+        *("1.70x", "1.68 to 1.72 on other such prompts (95%)", "llama-server -m target.gguf"),
     ):
         assert wanted in words
     assert "8080" not in words, "the port is cook's own"

@@ -21,7 +21,7 @@ def test_a_table_a_chain_with_both_rules(record: Record) -> None:
     assert table.rows[0] == ("no draft", None, None, None, "100.07", "91.82", None)
     assert table.rows[1] == (
         *("Q8_0 n_max=2", "50.0 ± 0.3", "334/668", "62.5", "125.28", "112.61"),
-        "1.23x (1.19-1.26)",
+        "1.23x (1.20-1.25)",
     )
     assert best(chain).name == "Q8_0 n_max=2"
     two = replace(record, chains=(chain, replace(chain, engine="ik")))
