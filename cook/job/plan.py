@@ -35,7 +35,7 @@ from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
 from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
-from cook.scoring.compare import START, TURN
+from cook.scoring.compare import APART, START, TURN
 from cook.steps.copies import SpliceHeadStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.work import Phase, model_bytes, trunk_bytes
@@ -209,7 +209,7 @@ class PlannedDealing:
 
     ``together``: their servers are alive at once, else in turns. ``starts`` of each of ``servers``,
     one a block, and ``smallest_difference`` between two of them that so many starts can decide,
-    a share, if these differ by ``start_sd``, requests by 2 %. ``seconds`` None: not known.
+    a share, if these differ by ``start_sd`` (requests: ``REQUEST``). ``seconds`` None: not known.
     """
 
     together: bool
@@ -229,7 +229,7 @@ class PlannedDealing:
         seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
         known = [one for one in seconds if one is not None]
         starts = len(deals)
-        start_sd = START if deals[0].together or starts > 1 else TURN
+        start_sd = START if deals[0].together else APART if starts > 1 else TURN
         prompts = sum(len(deal.servers[0].prompts) for deal in deals)
         variance = 2 * (start_sd**2 / starts + REQUEST**2 / prompts)
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cook.nightly.history import Night
 from cook.record.record import PromptFigures
-from cook.scoring.compare import student_quantile
+from cook.scoring.compare import APART, student_quantile
 from cook.units import plural
 
 FEWEST_NIGHTS, MOST_NIGHTS = 3, 40
@@ -34,7 +34,7 @@ Sides = tuple[PromptFigures, ...]
 class StartError:
     """Standard deviation of the log speed of one server start; ``nights`` 0: it is assumed."""
 
-    deviation: float = 0.008
+    deviation: float = APART
     freedom: float = 1e6
     nights: int = 0
 

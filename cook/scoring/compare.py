@@ -33,9 +33,9 @@ from cook.record.record import Figures, Interval, Objective, PromptFigures, Prom
 
 K = TypeVar("K", bound=Hashable)
 
-START, TURN = 0.005, 0.022
-"""Standard deviation of the log speed between starts of one server, until it is measured: below
-0.3 % alive at once, 2.2 % minutes apart, one turn each (docs/internals/scoring.md#deciding)."""
+START, APART, TURN = 0.005, 0.008, 0.022
+"""Standard deviation of the log speed between starts of one server, until it is measured: alive at
+once, in several turns or nights, and in one turn each (docs/internals/scoring.md#deciding)."""
 START_FREEDOM = 1
 FITTED = 3
 """Numbers that are fitted to a candidate's requests where it has no forecast."""
@@ -130,8 +130,8 @@ def interval(
     Prompts are clusters and categories are strata (Cochran 1977, Sampling Techniques, 6.11, for a
     ratio of two such ratios); server starts come on top. None with too few prompts.
     """
-    mine, theirs = sides(common(a, b))
-    log = log_ratio(mine, theirs, objective, weights)
+    mine, theirs = sides(pairs := common(a, b))
+    log = about if about is not None else log_ratio(mine, theirs, objective, weights)
     if log is None:
         return None
     each: dict[str, float] = {}
@@ -143,17 +143,20 @@ def interval(
     categories = {run.id: run.category for run in mine}
     variance, freedom = clustered_variance(list(each.values()), [categories[id] for id in each])
     if objective.timed:
-        variance += 2 * known_start(mine, theirs) ** 2 / len({run.block for run in mine})
+        variance += 2 * known_start(pairs) ** 2 / len({run.block for run in mine})
     reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance)
-    log = log if about is None else about
     return Interval(math.exp(log - reach), math.exp(log + reach), confidence, METHOD)
 
 
-def known_start(mine: Sequence[PromptRun], theirs: Sequence[PromptRun]) -> float:
-    """:data:`START`, or :data:`TURN` where both had one start, one after the other."""
-    a, b = ([(run.block, run.order) for run in side] for side in (mine, theirs))
-    in_turns = a and b and (max(a) < min(b) or max(b) < min(a))
-    return TURN if in_turns and len({block for block, _ in a}) == 1 else START
+def known_start(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float:
+    """:data:`START`, or where one came after the other in every block, the one for turns."""
+    orders: dict[int, list[tuple[int, int]]] = {}
+    for one, other in pairs:
+        orders.setdefault(one.block, []).append((one.order, other.order))
+    blocks = [zip(*each, strict=True) for each in orders.values()]
+    if not blocks or not all(max(a) < min(b) or max(b) < min(a) for a, b in blocks):
+        return START
+    return TURN if len(blocks) == 1 else APART
 
 
 def _shares(
@@ -166,8 +169,7 @@ def _shares(
 
 def _parts(runs: Sequence[PromptRun], objective: Objective) -> Floats:
     """(numerator, denominator) of requests that have them [n, 2]."""
-    found = [part for run in runs if (part := objective.parts(run)) is not None]
-    return np.array(found).reshape(-1, 2)
+    return np.array([p for run in runs if (p := objective.parts(run)) is not None]).reshape(-1, 2)
 
 
 def clustered_variance(values: Sequence[float], categories: Sequence[str]) -> tuple[float, int]:
@@ -365,7 +367,7 @@ def _pooled(known: float, errors: Floats, freedom: int) -> float:
 def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> tuple[float, int]:
     """(standard deviation of one start's log figure, its degrees of freedom), by what requests took
     beyond what their counts explain, next to no draft's on the same prompt, less what all
-    candidates of the prompt have in common."""
+    candidates of the prompt have in common. Where starts differ by more than known, they say."""
     ran = [row for row in rows if row.live]
     enough = [row for row in ran if len(row.live) >= FEWEST_PROMPTS]
     # In a few requests noise cannot be separated from what they ask.
@@ -379,7 +381,7 @@ def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> 
     errors = errors - np.nanmean(errors, axis=0)
     requests_freedom = np.isfinite(errors).sum() - len(blocks) - FITTED * (len(each) - 1)
     requests = float(np.nansum(errors**2) / max(requests_freedom, 1))
-    known = max(known_start(*sides(common(row.live, base.live))) for row in ran)
+    known = max(known_start(common(row.live, base.live)) for row in ran)
     expected = known**2 + requests / (len(blocks) / len(set(blocks.tolist())))
     squares, freedom = 0.0, 1 - len(each)
     for block in set(blocks.tolist()):
@@ -389,9 +391,7 @@ def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> 
     if freedom < 1:  # one start each, which says nothing of others
         return math.sqrt(expected), 60
     variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
-    if squares / freedom > variance:  # starts differ by more than is known: they have the word
-        return math.sqrt(squares / freedom), freedom + 1
-    return math.sqrt(variance), START_FREEDOM + freedom
+    return math.sqrt(max(variance, squares / freedom)), START_FREEDOM + freedom
 
 
 def _unexplained(row: Row[K], base: Row[K], objective: Objective) -> dict[tuple[str, int], float]:

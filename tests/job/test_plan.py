@@ -16,7 +16,7 @@ from cook.job import plan as machine_pace
 from cook.job.plan import LATER, plan, show_plan
 from cook.job.prepare import prepare
 from cook.output import Mode, Output
-from cook.scoring.compare import START, TURN
+from cook.scoring.compare import APART, START, TURN
 from cook.steps.work import Phase
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("bundled")]
@@ -124,7 +124,7 @@ def test_servers_with_layers_on_a_device_are_planned_in_turns(tmp_path: Path) ->
     dealing = plan(prepare(path, plan_only=True)).dealing
     assert not dealing.together
     assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"
-    assert dealing.start_sd == START
+    assert dealing.start_sd == APART
     few = recipe(tmp_path, 6, limit=4, target={"args": {"n_gpu_layers": 99}})
     once = plan(prepare(few, plan_only=True)).dealing
     assert (once.starts, once.start_sd) == (1, TURN), "one turn each, minutes apart"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cook.nightly.history import Night
 from cook.nightly.speed import StartError, speed_change, start_error
 from cook.record.record import PromptFigures
+from cook.scoring.compare import APART
 from tests.nightly.nights import Series, World
 
 MS = "decode_ms"
@@ -85,7 +86,7 @@ def test_the_noise_of_starts_is_measured_from_three_nights_on(starts: int) -> No
     series = Series(World(start_noise=0.03, starts=starts), seed=9)
     nights = [series.measure() for _ in range(20)]
     assert start_error(nights[:2], MS) == StartError()
-    assert StartError().deviation == 0.008
+    assert StartError().deviation == APART
     found = start_error(nights, MS)
     assert found.nights == 20
     assert found.freedom == pytest.approx(19 * 3 / 1.5)
