@@ -21,6 +21,8 @@ import pytest
 import tests.job.laid_out as laid_out
 import tests.job.whole as whole
 from cook.engines.base import DraftSettings
+from cook.graph.step import READ_BYTES_S
+from cook.job import plan
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.record import Record
 from cook.scoring.simulate import Profile, Simulation, simulate
@@ -228,6 +230,9 @@ def one_build(sim: SimulatedWorld, build: int) -> BuildResult:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(laid_out, "prompt_set", lambda: prompts)
         patch.setattr(whole, "Fabrication", fabricate)
+        # Nothing runs at this machine's pace.
+        patch.setattr(plan, "memory_bytes_s", lambda: READ_BYTES_S)
+        patch.setattr(plan, "processor_flops", lambda: plan.FLOPS)
         sizes = {name: 1000 * (i + 1) for i, name in enumerate(reversed(list(sim.drafts)))}
         built = whole.built(
             Path(folder),
