@@ -28,6 +28,7 @@ def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE)
         from cook.job.prepare import prepare
         from cook.job.run import build
 
-        return build(prepare("demo", engines=[engine] if engine else (), output=out), out)
+        # Its engines have one thread each.
+        return build(prepare("demo", engines=[engine] if engine else (), output=out), out, jobs=2)
 
     print_build({"demo": engine}, build_it, out, wide=wide)

@@ -82,7 +82,7 @@ STEP = 4.0
 MOST_POINTS = 5
 """Depths and short prompts are timed at their least and greatest, and between them at most so many
 times longer than the one before; but at no more points than these."""
-TURNS = (6, 24)
+TURNS = (4, 24)
 """A target with and without hidden states is timed in turns: the two differ by 2 to 20 %, and the
 pace of a machine by as much from one second to the next. So many times at least and at most, while
 it takes less than :data:`TURNS_S`."""
