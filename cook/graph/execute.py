@@ -249,8 +249,7 @@ class Executor(Closing):
         """
         for needed in step.steps():
             self.store.awaited(needed.kind, needed.key, wait_s)
-            stored = self._stored(needed)
-            if stored is None:
+            if (stored := self._stored(needed)) is None:
                 raise PrerequisiteError(
                     f"{step.label}: its input {needed.label} is not made yet", hint=hint(needed)
                 )
@@ -275,13 +274,15 @@ class Executor(Closing):
         if self.remote is not None:
             self.remote.require_able([step for step in will_run if not step.timed])
         order = {key: place for place, key in enumerate(graph)}
+        expected = self.remaining.expected if self.jobs > 1 else {}
         ended: Ended = queue.SimpleQueue()
         ready: list[Step[Any]] = []
         with self.steps:
             try:
                 while sorter.is_active():
                     ready += (graph[key] for key in sorter.get_ready())
-                    ready.sort(key=lambda step: order[step.key])
+                    # Side by side the longest begins first; timings keep their order.
+                    ready.sort(key=lambda s: (s.timed or -expected.get(s.key, 0.0), order[s.key]))
                     while (step := self._places.take(ready)) is not None:
                         ready.remove(step)
                         self._begin(step, ended)
@@ -413,8 +414,7 @@ class Executor(Closing):
 
     def _stored(self, step: Step[Any]) -> Artifact | None:
         """The stored artifact, if it may be used: undamaged, and made from what was."""
-        artifact = self.store.find(step.kind, step.key)
-        if artifact is None:
+        if (artifact := self.store.find(step.kind, step.key)) is None:
             if not self.store.path(step.kind, step.key).exists():
                 return None
             damage = f"{self.store.path(step.kind, step.key)} is damaged"

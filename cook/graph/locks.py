@@ -22,16 +22,17 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold a lock on ``path`` (created if absent); the kernel frees it at death.
 
-    Exclusive, or ``shared`` with others who share it. ``waiting`` is called once if another
-    process holds it.
+    Exclusive, or ``shared`` with others who share it. ``waiting`` is called once where another
+    still holds it after a moment: a step beside this one may be passing :func:`machine_lock`.
     """
     descriptor = _take(path, shared=shared)
-    if descriptor is None and waiting:
-        waiting()
     while descriptor is None:
         # A poll, not a blocking call: a signal handler must be able to stop us.
         time.sleep(0.1)
         descriptor = _take(path, shared=shared)
+        if descriptor is None and waiting:
+            waiting()
+            waiting = None
     try:
         yield
     finally:

@@ -98,7 +98,7 @@ class Pieces:
         while left:
             busy = self._batch(left, make, found)
             if len(busy) == len(left):  # another cook makes each of them
-                said = f"{busy[0].label}: waiting, another cook is making it"
+                said = f"{busy[0].label}: waiting, another step or another cook is making it"
                 waiting = partial(self._output.say, said)
                 with self._store.locked(busy[0].kind, busy[0].key, waiting):
                     pass

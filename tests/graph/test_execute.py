@@ -357,6 +357,14 @@ def test_as_many_as_jobs_side_by_side_and_no_more(tmp_path: Path, jobs: int) -> 
     assert board.most == jobs
 
 
+@pytest.mark.parametrize(("jobs", "last"), [(1, "c"), (2, "b")])
+def test_side_by_side_what_takes_longest_begins_first(tmp_path: Path, jobs: int, last: str) -> None:
+    board = Board()
+    steps = [Watched("a", board, 0.3), Watched("b", board, 0.1), Watched("c", board, 0.5)]
+    run(tmp_path, *steps, jobs=jobs, expected={step.key: step.seconds for step in steps})
+    assert board.order[2] == last
+
+
 def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def test_one_that_waits_says_so_and_gets_it_when_the_holder_dies(tmp_path: Path)
         assert called.is_set()
         holder.communicate()
         assert is_locked(path)
+
+
+def test_nothing_is_said_of_a_lock_that_is_held_for_a_moment(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with ExitStack() as held:
+        held.enter_context(file_lock(path))
+        threading.Timer(0.05, held.close).start()
+        with file_lock(path, lambda: pytest.fail("says that it waits")):
+            assert is_locked(path)
 
 
 def test_what_a_dead_process_left_is_no_lock(tmp_path: Path) -> None:
