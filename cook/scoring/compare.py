@@ -367,7 +367,7 @@ def _pooled(known: float, errors: Floats, freedom: int) -> float:
 def _start_noise(rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> tuple[float, int]:
     """(standard deviation of one start's log figure, its degrees of freedom), by what requests took
     beyond what their counts explain, next to no draft's on the same prompt, less what all
-    candidates of the prompt have in common. Where starts differ by more than known, they say."""
+    candidates of the prompt have in common. Starts that differ by more than known count alone."""
     ran = [row for row in rows if row.live]
     enough = [row for row in ran if len(row.live) >= FEWEST_PROMPTS]
     # In a few requests noise cannot be separated from what they ask.
