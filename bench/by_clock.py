@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,6 +99,7 @@ def main() -> None:
     asked.add_argument("--records", type=Path, help="a folder for their records")
     asked.add_argument("--table", type=Path, help="print what the lines of a file come to")
     words = asked.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no build goes on behind it
     for recipe in [one for one in words.recipes for _ in range(words.builds)]:
         with TemporaryDirectory(prefix="cook-by-clock-") as home, neighbour(words.noisy):
             started = time.monotonic()

@@ -69,9 +69,7 @@ def _build(recipe: Path, engine: str = "bundled") -> tuple[str, ...]:
 
 def built(recipe: Path, home: Path, engine: str = "bundled") -> dict[str, Any]:
     """The record of one build into ``home``."""
-    environment = {**os.environ, "COOK_HOME": str(home)}
-    done = subprocess.run(
-        _build(recipe, engine), env=environment, stdout=subprocess.PIPE, check=True
-    )
+    environ = {**os.environ, "COOK_HOME": str(home)}
+    done = subprocess.run(_build(recipe, engine), env=environ, stdout=subprocess.PIPE, check=True)
     record: dict[str, Any] = json.loads(done.stdout)
     return record
