@@ -9,8 +9,9 @@ is alive alone for the whole block, and every other block goes through them back
 A timing is worth little when another program wanted the same cores (two busy OpenMP programs on two
 cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
 the next request waits until its server's threads have cores of their own; where others take them
-while it runs its server is stopped until they rest, which counts for none of its times; and what
-others used of the processors meanwhile is kept for every request.
+while it runs its server is stopped until they rest, which counts for none of its times, nor does
+what its threads waited till then; and what others used of the processors meanwhile is kept for
+every request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 from cook.engines.base import Engine
 from cook.engines.environment import default_threads
-from cook.engines.process.system import anonymous_bytes, process_cpu_s
+from cook.engines.process.system import anonymous_bytes, process_cpu_s, waited_for_cpu_s
 from cook.engines.server import Server
 from cook.engines.server_api import Completion, Stop
 from cook.errors import CookError, PrerequisiteError, StepError
@@ -49,14 +50,17 @@ MOST_REST_S = 5.0
 costs a block twice as much, and shows as a disturbance."""
 TICK_S = 0.03
 """Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
-LOOK_S, LOOKS = 0.05, 5
+LOOK_S, LOOKS = 0.02, 12
 """How often it is looked, while a request runs, whether others took its server's cores; after so
 many looks it is another server's turn: the cores of a shared host are fast and slow by the second,
 and the closer two servers run, the more of that they have in common
 (docs/internals/scoring.md#deciding)."""
+WAITED, LATE_LOOKS = 0.3, 2
+"""Share of the time between so many looks for which a thread of a server waited for a processor,
+above which a program is at work (98 of 100 times; 0.2 times a second where there was none)."""
 NOTICED = 0.35
-"""Cores that others kept busy between two looks, above which a program is at work: the kernel's
-accounts are off by a tick (0.2 cores) or so."""
+"""Cores that others kept busy in a turn, above which one is, also where no thread waits for it (it
+has the other half of a core). Where none was, up to 0.2 were measured."""
 FREE_SHARE = 0.1
 """Of the machine's memory, what servers that are alive together leave free."""
 
@@ -268,7 +272,7 @@ class _Seat:
         return run.disturbed and max(1.0, run.others_cores or 0.0) > self.room
 
     def is_crowded_now(self, cores: float | None) -> bool:
-        """The same by the ``cores`` that they kept busy since the last look."""
+        """The same by the ``cores`` that they kept busy in its turn."""
         return cores is not None and cores > NOTICED and max(1.0, cores - NOTICED) > self.room
 
     def open(self, bench: Workbench) -> None:
@@ -325,10 +329,14 @@ class _Seat:
             return DealtServer(None, error.message)
 
 
+_Rest = tuple[float, float]
+
+
 @dataclass
 class _Block:
     """Deals the prompts of ``step``. ``asked`` counts requests; ``patience_s``: how long is waited
-    for room. ``crowded``: prompts of which a request was; ``stopped_s``: in all."""
+    for room; ``late_looks``: that make a stop. ``crowded``: prompts of which a request was;
+    ``stopped_s``: in all."""
 
     step: DealStep
     bench: Workbench
@@ -336,6 +344,7 @@ class _Block:
     done: int = 0
     stopped_s: float = 0.0
     patience_s: float = field(default_factory=lambda: MOST_REST_S)
+    late_looks: int = LATE_LOOKS
     crowded: set[str] = field(default_factory=set)
 
     def left_out(self) -> tuple[str, ...]:
@@ -389,7 +398,7 @@ class _Block:
 
         self._wait(group)
         watch, started = Watch(cpu_s), time.monotonic()
-        rests: list[tuple[float, float]] = []
+        rests: list[_Rest] = []
         with ThreadPoolExecutor(len(group), "request") as pool:
             try:
                 for request in group[1:]:
@@ -398,8 +407,10 @@ class _Block:
                 while waiting := [r for r in group if not answers[r].done()]:
                     for request in waiting:
                         request.go_on()
-                        rests += self._slice(request, answers[request], group)
-                        if len(waiting) > 1:
+                        waited_s = self._turn(request, answers[request])
+                        if waited_s is not None and self.patience_s >= REST_S:
+                            rests.append(self._rest(request, group, waited_s))
+                        elif len(waiting) > 1:
                             request.stop()  # also one that has answered, whose threads still spin
             finally:
                 for request in group:
@@ -424,24 +435,36 @@ class _Block:
             if seat.is_crowded(run):
                 self.crowded.add(id)
 
-    def _slice(
-        self, request: _Request, answer: Future[PromptRun], group: Sequence[_Request]
-    ) -> Iterator[tuple[float, float]]:
-        """Let ``request`` run for its turn or until its ``answer``, stopped whenever others take
-        its cores until they rest, unless they never do: seconds of such stops, and what others
-        took of the processors in them."""
+    def _turn(self, request: _Request, answer: Future[PromptRun]) -> float | None:
+        """Let ``request`` run for its turn, or until its ``answer``, or others take its cores: how
+        long its threads waited for these, until it was seen."""
+        watch, looked_s, waited_s = Watch(request.cpu_s), time.monotonic(), request.waited_s()
+        late: list[float] = []
         for _ in range(LOOKS):
-            watch = Watch(request.cpu_s)
             if wait([answer], LOOK_S).done:
-                return
-            cores = watch.others_cores()
-            if request.seat.is_crowded_now(cores) and self.patience_s >= REST_S:
-                request.stop()
-                watch, start = Watch(request.cpu_s), time.monotonic()
-                self._wait(group)
-                rested_s = time.monotonic() - start
-                request.go_on()
-                yield rested_s, (watch.others_cores() or 0.0) * rested_s
+                return None
+            since_s, before_s = looked_s, waited_s
+            looked_s, waited_s = time.monotonic(), request.waited_s()
+            longest_s = max((s - before_s.get(id, s) for id, s in waited_s.items()), default=0.0)
+            late = [*late, longest_s] if longest_s > WAITED * (looked_s - since_s) else []
+            if len(late) >= self.late_looks:
+                return sum(late)
+        return 0.0 if request.seat.is_crowded_now(watch.others_cores()) else None
+
+    def _rest(self, request: _Request, group: Sequence[_Request], waited_s: float) -> _Rest:
+        """Stop ``request`` until others rest, unless they never do: the seconds, and what others
+        took of the processors in them. Nor does it count what its threads ``waited_s``, unless
+        nobody was at work: they waited for something else (a container's share of the processor),
+        and have to twice as long for the next stop."""
+        request.stop()
+        watch, start = Watch(request.cpu_s), time.monotonic()
+        self._wait(group)
+        rested_s = time.monotonic() - start
+        in_vain = rested_s < 1.5 * REST_S
+        self.late_looks = 2 * self.late_looks if in_vain else LATE_LOOKS
+        if not in_vain:
+            request.stops[-1] = request.stops[-1][0] - waited_s, math.inf
+        return rested_s, (watch.others_cores() or 0.0) * rested_s
 
     def _wait(self, group: Sequence[_Request]) -> None:
         rested = _wait_for_room(self.patience_s, min(request.seat.room for request in group))
@@ -465,6 +488,9 @@ class _Request:
 
     def cpu_s(self) -> float | None:
         return process_cpu_s(self.server.pid) if self.server.pid is not None else None
+
+    def waited_s(self) -> Mapping[str, float]:
+        return waited_for_cpu_s(self.server.pid) if self.server.pid is not None else {}
 
     def stop(self) -> None:
         self._signal(signal.SIGSTOP)

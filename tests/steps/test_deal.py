@@ -312,41 +312,85 @@ def request_of(farm: Farm, pid: int, answer: Callable[[deal._Request], None]) ->
     return request
 
 
-@pytest.mark.parametrize(("patience_s", "stopped"), [(5.0, True), (0.05, False)])
+LATE, SOON = 0.8, 0.1
+"""Shares of the time between two looks for which a thread waits for a processor."""
+
+
+@pytest.mark.parametrize(
+    ("waits", "cores", "patience_s", "counted_after"),
+    [
+        ([SOON, LATE, LATE], [], 5.0, "its threads waited"),
+        ([LATE, SOON, LATE, SOON], [0.2], 5.0, None),
+        ([], [1.0], 5.0, "the stop"),  # on the other half of a core
+        ([LATE, LATE], [], 0.05, None),  # on a machine that never rests
+    ],
+)
 def test_a_server_is_stopped_while_others_take_its_cores(
+    waits: list[float],
+    cores: list[float],
     patience_s: float,
-    stopped: bool,
+    counted_after: str | None,
     farm: Farm,
     processes: Callable[[], int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A real process, which stands still until there is room; none does on a machine that never
-    rests."""
-    monkeypatch.setattr(deal, "LOOK_S", 0.02)
-    looks = iter(
-        [0.0, 0.3, 1.0, 1.0]
-    )  # nothing, a tick more, and a program; in the stop it goes on
+    """A real process, which stands still until there is room; from when its threads waited for
+    two looks, or by what others used in its whole turn, its time counts for nothing."""
+    monkeypatch.setattr(deal, "LOOKS", 4)
+    used = iter(cores)
     monkeypatch.setattr(
-        deal, "Watch", lambda _: SimpleNamespace(others_cores=lambda: next(looks, 0.0))
+        deal, "Watch", lambda _: SimpleNamespace(others_cores=lambda: next(used, 0.0))
     )
-    states = []
+    states, shares, looked_s, waited_s = [], iter(waits), [time.monotonic()], {"a": 0.0, "b": 7.0}
+
+    def waited(self: deal._Request) -> dict[str, float]:
+        elapsed_s, looked_s[0] = time.monotonic() - looked_s[0], time.monotonic()
+        if elapsed_s > 0.9 * deal.LOOK_S:  # no first look of a turn
+            waited_s["b"] += elapsed_s * next(shares, 0.0)
+        return dict(waited_s)
 
     def wait(most_s: float, room: float) -> bool:
-        time.sleep(0.1)
+        time.sleep(2 * deal.REST_S)
         states.append(state_of(pid))
         return most_s > 1
 
+    monkeypatch.setattr(deal._Request, "waited_s", waited)
     monkeypatch.setattr(deal, "_wait_for_room", wait)
     block = deal._Block(farm.step, farm.bench, patience_s=patience_s)
-    request = request_of(farm, pid := processes(), lambda _: time.sleep(0.4))
+    took_s = []
+
+    def answered(_: deal._Request) -> None:
+        began = time.monotonic()
+        time.sleep(0.5)
+        took_s.append(time.monotonic() - began)
+
+    request = request_of(farm, pid := processes(), answered)
     block._ask([request.seat], [request])
     assert state_of(pid) != "T"
-    assert [state == "T" for state in states] == [False] + [True] * stopped
-    assert [0.1 <= end - start < 0.3 for start, end in request.stops] == [True] * stopped
-    rested = pytest.approx(sum(end - start for start, end in request.stops), abs=0.02)
-    assert block.stopped_s == rested
+    assert [state == "T" for state in states] == [False] + [True] * (counted_after is not None)
+    lost_s = sum(end - start for start, end in request.stops) - block.stopped_s
+    if counted_after == "its threads waited":
+        assert lost_s >= 2 * LATE * deal.LOOK_S
+    else:
+        assert lost_s == pytest.approx(0, abs=0.02)
     (run,) = request.seat.runs.values()
-    assert run.wall_ms == pytest.approx(400 - 1000 * block.stopped_s, abs=40)
+    assert run.wall_ms == pytest.approx(1000 * (took_s[0] - block.stopped_s - lost_s), abs=20)
+
+
+def test_threads_that_wait_while_nobody_is_at_work_have_to_wait_longer_for_a_stop(
+    farm: Farm, processes: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, for its share of the processor, and their time counts as any."""
+    monkeypatch.setattr(deal, "Watch", lambda _: SimpleNamespace(others_cores=lambda: 0.0))
+    began = time.monotonic()
+    monkeypatch.setattr(deal._Request, "waited_s", lambda _: {"a": time.monotonic() - began})
+    monkeypatch.setattr(deal, "_wait_for_room", lambda most_s, room: True)
+    block = deal._Block(farm.step, farm.bench)
+    request = request_of(farm, processes(), lambda _: time.sleep(1.0))
+    block._ask([request.seat], [request])
+    assert block.late_looks > deal.LOOKS, "never again"
+    assert 3 <= len(request.stops) <= 4
+    assert sum(end - start for start, end in request.stops) < 0.1
 
 
 def test_servers_run_in_slices_and_never_two_at_a_time(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from cook.engines.process.system import (
     group_activity,
     memory_limit_bytes,
     peak_rss_bytes,
+    waited_for_cpu_s,
 )
 
 WORK = """
@@ -26,7 +30,12 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="SKIPPED LOUDLY: no /proc here")
+no_proc = pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="SKIPPED LOUDLY: no /proc here"
+)
+
+
+@no_proc
 def test_a_process_that_works_and_one_that_is_gone() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WORK],
@@ -45,3 +54,22 @@ def test_a_process_that_works_and_one_that_is_gone() -> None:
     assert group_activity(worker.pid) is None
     assert not forget_peak_rss(worker.pid)
     assert peak_rss_bytes(worker.pid) == 0
+
+
+@no_proc
+def test_threads_wait_for_a_processor_that_others_have() -> None:
+    """Three programs that compute on one processor: each waits two thirds of the time."""
+    one = str(min(os.sched_getaffinity(0)))
+    pin = f"import os; os.sched_setaffinity(0, {{{one}}})\nwhile True: pass"
+    with ExitStack() as ends:
+        for _ in range(3):
+            process = subprocess.Popen([sys.executable, "-c", pin])
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+        time.sleep(0.5)
+        before, began = waited_for_cpu_s(process.pid), time.monotonic()
+        time.sleep(1.0)
+        ((id, waited_s),) = waited_for_cpu_s(process.pid).items()
+        assert id == str(process.pid)
+        assert waited_s - before[id] > 0.5 * (time.monotonic() - began)
+    assert waited_for_cpu_s(process.pid) == {}, "it is gone"
