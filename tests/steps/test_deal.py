@@ -337,6 +337,7 @@ def test_a_server_is_stopped_while_others_take_its_cores(
     """A real process, which stands still until there is room; from when its threads waited for
     two looks, or by what others used in its whole turn, its time counts for nothing."""
     monkeypatch.setattr(deal, "LOOKS", 4)
+    monkeypatch.setattr(deal, "LOOK_S", 0.1)
     used = iter(cores)
     monkeypatch.setattr(
         deal, "Watch", lambda _: SimpleNamespace(others_cores=lambda: next(used, 0.0))
@@ -361,7 +362,7 @@ def test_a_server_is_stopped_while_others_take_its_cores(
 
     def answered(_: deal._Request) -> None:
         began = time.monotonic()
-        time.sleep(0.5)
+        time.sleep(0.8)
         took_s.append(time.monotonic() - began)
 
     request = request_of(farm, pid := processes(), answered)
@@ -372,9 +373,9 @@ def test_a_server_is_stopped_while_others_take_its_cores(
     if counted_after == "its threads waited":
         assert lost_s >= 2 * LATE * deal.LOOK_S
     else:
-        assert lost_s == pytest.approx(0, abs=0.02)
+        assert lost_s == pytest.approx(0, abs=0.1)
     (run,) = request.seat.runs.values()
-    assert run.wall_ms == pytest.approx(1000 * (took_s[0] - block.stopped_s - lost_s), abs=20)
+    assert run.wall_ms == pytest.approx(1000 * (took_s[0] - block.stopped_s - lost_s), abs=40)
 
 
 def test_threads_that_wait_while_nobody_is_at_work_have_to_wait_longer_for_a_stop(
@@ -386,11 +387,11 @@ def test_threads_that_wait_while_nobody_is_at_work_have_to_wait_longer_for_a_sto
     monkeypatch.setattr(deal._Request, "waited_s", lambda _: {"a": time.monotonic() - began})
     monkeypatch.setattr(deal, "_wait_for_room", lambda most_s, room: True)
     block = deal._Block(farm.step, farm.bench)
-    request = request_of(farm, processes(), lambda _: time.sleep(1.0))
+    request = request_of(farm, processes(), lambda _: time.sleep(2.0))
     block._ask([request.seat], [request])
     assert block.late_looks > deal.LOOKS, "never again"
     assert 3 <= len(request.stops) <= 4
-    assert sum(end - start for start, end in request.stops) < 0.1
+    assert sum(end - start for start, end in request.stops) < 0.2, "not 14 looks"
 
 
 def test_servers_run_in_slices_and_never_two_at_a_time(
