@@ -57,7 +57,8 @@ and the closer two servers run, the more of that they have in common
 (docs/internals/scoring.md#deciding)."""
 WAITED, LATE_LOOKS = 0.3, 2
 """Share of the time between so many looks for which a thread of a server waited for a processor,
-above which a program is at work (98 of 100 times; 0.2 times a second where there was none)."""
+above which a program is at work: 98 of 100 times beside one, and 0.2 times a second beside none, of
+5,200 looks at two threads on two cores, by which it was chosen."""
 NOTICED = 0.35
 """Cores that others kept busy in a turn, above which one is, also where no thread waits for it (it
 has the other half of a core). Where none was, up to 0.2 were measured."""
@@ -329,9 +330,6 @@ class _Seat:
             return DealtServer(None, error.message)
 
 
-_Rest = tuple[float, float]
-
-
 @dataclass
 class _Block:
     """Deals the prompts of ``step``. ``asked`` counts requests; ``patience_s``: how long is waited
@@ -398,7 +396,7 @@ class _Block:
 
         self._wait(group)
         watch, started = Watch(cpu_s), time.monotonic()
-        rests: list[_Rest] = []
+        rests: list[tuple[float, float]] = []
         with ThreadPoolExecutor(len(group), "request") as pool:
             try:
                 for request in group[1:]:
@@ -451,7 +449,9 @@ class _Block:
                 return sum(late)
         return 0.0 if request.seat.is_crowded_now(watch.others_cores()) else None
 
-    def _rest(self, request: _Request, group: Sequence[_Request], waited_s: float) -> _Rest:
+    def _rest(
+        self, request: _Request, group: Sequence[_Request], waited_s: float
+    ) -> tuple[float, float]:
         """Stop ``request`` until others rest, unless they never do: the seconds, and what others
         took of the processors in them. Nor does it count what its threads ``waited_s``, unless
         nobody was at work: they waited for something else (a container's share of the processor),
